@@ -1,0 +1,42 @@
+# Every target sets up what it needs: python3 (>= 3.11) and make are enough.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+BENCH_READY := $(VENV)/.bench-ready
+
+.PHONY: demo test soak lint format bench clean help
+
+help:             ## list the targets
+	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## */\t/' | expand -t 12
+
+demo: $(READY)    ## train a small model with GGT and Adam, draw the curves
+	@$(BIN)/python examples/demo.py
+
+test: $(READY)    ## the quick test suite
+	@$(BIN)/python -m pytest -q -n auto
+
+soak: $(READY)    ## the long checks as well
+	@$(BIN)/python -m pytest -q -n auto -m "soak or not soak"
+
+lint: $(READY)    ## ruff and mypy
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+
+format: $(READY)  ## let ruff rewrite the files
+	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
+
+bench: $(BENCH_READY)  ## CPU cost of a step, beside the bare products and torchzero
+	@$(BIN)/python benchmarks/cpu_step.py
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "torch-ggt needs Python 3.11 or newer; set PYTHON=/path/to/python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@touch $@
+
+$(BENCH_READY): $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,bench]"
+	@touch $@
+
+clean:            ## remove the environment and everything generated
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis out

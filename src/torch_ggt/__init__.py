@@ -1,0 +1,13 @@
+"""torch-ggt: exact full-matrix adaptive optimization for PyTorch.
+
+>>> from torch_ggt import GGT
+>>> optimizer = GGT(torch.nn.Linear(2, 1).parameters(), lr=1e-3)
+"""
+
+from torch_ggt.inverse_root import apply_inverse_root, coefficients
+from torch_ggt.optimizer import GGT
+from torch_ggt.window import Window
+
+__all__ = ["GGT", "Window", "apply_inverse_root", "coefficients"]
+
+__version__ = "0.1.0"

@@ -1,0 +1,243 @@
+"""One full matrix: the parameters it spans, their columns of a flat window, and the state under which both are saved.
+
+The optimizer's ``state`` is the truth. What is saved there per parameter are views of the flat tensors kept here, so
+that torch's tools see ordinary per-parameter state; when a view was replaced (loading, unpickling, offloading), the
+flat tensors are rebuilt from the state.
+
+========================  =========================  =================================================================
+state of                  key                        value
+========================  =========================  =================================================================
+every parameter           ``window``                 (r, *shape), the window's dtype: its columns of W
+.                         ``momentum_buffer``        shape, float32 or float64; absent with history="gradient"
+the block's first         ``gram``                   (r, r) float64: K
+.                         ``decay``, ``momentum``    (r,) float64: age weights
+.                         ``position``, ``count``    int64: ring position, rows filled
+.                         ``skipped``                int64: steps skipped for a gradient that was not finite
+========================  =========================  =================================================================
+
+A complex parameter appears as its real and imaginary parts, with a last dimension of 2.
+"""
+
+from collections.abc import Iterator, MutableMapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torch_ggt.flatten import Layout, as_real
+from torch_ggt.memory import allocate_window
+from torch_ggt.window import GramRow, Window
+
+__all__ = ["WHOLE_BLOCK_KEYS", "Block", "Group", "State"]
+
+Group = dict[str, Any]
+State = MutableMapping[Tensor, dict[str, Any]]
+
+WHOLE_BLOCK_KEYS = ("gram", "decay", "momentum", "position", "count", "skipped")
+_WIDE = (torch.float64, torch.complex128)
+
+
+class Block:
+    """The parameters that share one full matrix.
+
+    Args:
+        members: (param group, parameter) pairs, in order. Columns are allotted at a parameter's first gradient, so
+            frozen parameters cost nothing.
+    """
+
+    def __init__(self, members: list[tuple[Group, Tensor]]) -> None:
+        self.members = members
+        self.options = members[0][0]
+        """The param group that speaks for the whole block."""
+        self.allotted: list[tuple[Group, Tensor]] = []
+        self.window: Window
+        self.skipped: Tensor
+        self.numel = 0
+        self._row: Tensor
+        self._row_views: list[Tensor] = []
+        self._momentum: Tensor | None = None
+        self._momentum_views: list[Tensor] = []
+        self._published: list[tuple[dict[str, Any], str, Tensor]] = []
+
+    # ---- columns and state -----------------------------------------------------------------------------------------
+
+    def attach(self, state: State) -> bool:
+        """Make the flat tensors hold what ``state`` says, plus new columns; False while no parameter has any."""
+        allotted = [
+            member
+            for member in self.members
+            if member[1].grad is not None or (member[1] in state and "window" in state[member[1]])
+        ]
+        intact = len(allotted) == len(self.allotted) and all(
+            entry.get(key) is tensor for entry, key, tensor in self._published
+        )
+        if allotted and not (intact and self._published):
+            self._rebuild(allotted, state)
+        return bool(allotted)
+
+    def _rebuild(self, allotted: list[tuple[Group, Tensor]], state: State) -> None:
+        parameters = [p for _, p in allotted]
+        device = _common_device(parameters)
+        layout = Layout(parameters)
+        stored = [state[p].get("window") for p in parameters]
+        owner = next((p for p in parameters if "gram" in state[p]), None)
+        if owner is None and any(window is not None for window in stored):
+            raise RuntimeError(
+                "GGT: the state holds rows of a window but not its Gram matrix; load a complete state_dict, or clear "
+                "optimizer.state to start with an empty window"
+            )
+        dtype = next((window.dtype for window in stored if window is not None), self._row_dtype())
+        size = self.options["window"] if owner is None else state[owner]["gram"].shape[0]
+
+        window = allocate_window(size, layout.numel, dtype, device)
+        row = torch.zeros(layout.numel, dtype=torch.promote_types(dtype, torch.float32), device=device)
+        momentum = torch.zeros_like(row) if self.options["history"] == "momentum" else None
+        skipped = torch.zeros((), dtype=torch.int64, device=device)
+
+        published: list[tuple[dict[str, Any], str, Tensor]] = []
+
+        def publish(entry: dict[str, Any], key: str, tensor: Tensor) -> None:
+            if key in entry:
+                tensor.copy_(entry[key])
+            published.append((entry, key, tensor))
+
+        window_views = layout.views(window.rows)
+        momentum_views = [] if momentum is None else layout.views(momentum)
+        for index, parameter in enumerate(parameters):
+            entry = state[parameter]
+            publish(entry, "window", window_views[index])
+            if momentum is not None:
+                publish(entry, "momentum_buffer", momentum_views[index])
+        first = state[parameters[0] if owner is None else owner]
+        for key in WHOLE_BLOCK_KEYS:
+            publish(first, key, skipped if key == "skipped" else getattr(window, key))
+
+        for entry, key, tensor in published:  # only now: a failure above leaves the state as it was
+            entry[key] = tensor
+        self.allotted, self.numel = allotted, layout.numel
+        self.window, self.skipped = window, skipped
+        self._row, self._row_views = row, layout.views(row)
+        self._momentum, self._momentum_views = momentum, momentum_views
+        self._published = published
+
+    def _row_dtype(self) -> torch.dtype:
+        if self.options["window_dtype"] is not None:
+            dtype: torch.dtype = self.options["window_dtype"]
+            return dtype
+        return torch.float64 if any(p.dtype in _WIDE for _, p in self.members) else torch.float32
+
+    def check_gradients(self) -> None:
+        """Refuse what cannot be flattened: moved parameters, sparse gradients."""
+        device = self._row.device
+        for group, parameter in self.allotted:
+            if parameter.device != device:
+                raise RuntimeError(
+                    f"GGT: {describe(group, parameter)} is on {parameter.device}, but its optimizer state is on "
+                    f"{device}. Move the model before the first step, or move both: save state_dict(), move the "
+                    "parameters, make a new optimizer and load it."
+                )
+            if parameter.grad is not None and parameter.grad.is_sparse:
+                raise RuntimeError(
+                    f"GGT does not support sparse gradients, and {describe(group, parameter)} has one. Use "
+                    "sparse=False in the embedding, or give that parameter to torch.optim.SparseAdam."
+                )
+
+    # ---- one step --------------------------------------------------------------------------------------------------
+
+    def gather(self, *, beta1: float, nesterov: bool) -> "Candidate":
+        """Flatten the gradients and add momentum: the row that would enter the window. Writes no state."""
+        targets, gradients, momenta, negated = [], [], [], []
+        for index, (group, parameter) in enumerate(self.allotted):
+            if parameter.grad is None:
+                continue
+            targets.append(self._row_views[index])
+            gradients.append(as_real(parameter.grad))
+            if self._momentum is not None:
+                momenta.append(self._momentum_views[index])
+            if group["maximize"]:
+                negated.append(self._row_views[index])
+        complete = len(targets) == len(self.allotted)
+        if not complete:
+            self._row.zero_()
+        torch._foreach_copy_(targets, gradients)
+        if negated:
+            torch._foreach_neg_(negated)
+        if self._momentum is None:
+            return Candidate(self._row, [], [])
+        if complete:  # one flat operation serves for all
+            targets, momenta = [self._row], [self._momentum]
+        if nesterov:
+            updated = list(torch._foreach_add(targets, momenta, alpha=beta1))  # v ← g + β₁ v
+            torch._foreach_add_(targets, updated, alpha=beta1)  # look ahead: g + β₁ v
+        else:
+            torch._foreach_add_(targets, momenta, alpha=beta1)
+            updated = targets
+        return Candidate(self._row, momenta, updated)
+
+    def scatter(self, coefficients: Tensor, taken: Tensor) -> None:
+        """p ← (1 - lr·weight_decay) p - lr·G c for every parameter with a gradient; unchanged where not ``taken``."""
+        self.window.expand(coefficients, out=self._row)
+        for group, parameters, updates in self._by_group():
+            lr, weight_decay = group["lr"], group["weight_decay"]
+            if weight_decay != 0:
+                torch._foreach_mul_(parameters, torch.where(taken, 1 - lr * weight_decay, 1.0))
+            if isinstance(lr, Tensor):
+                torch._foreach_mul_(updates, lr.to(self._row.device))
+                torch._foreach_sub_(parameters, updates)
+            else:
+                torch._foreach_add_(parameters, updates, alpha=-lr)
+
+    def _by_group(self) -> Iterator[tuple[Group, list[Tensor], list[Tensor]]]:
+        start = 0
+        while start < len(self.allotted):
+            group = self.allotted[start][0]
+            stop = start
+            while stop < len(self.allotted) and self.allotted[stop][0] is group:
+                stop += 1
+            chosen = [i for i in range(start, stop) if self.allotted[i][1].grad is not None]
+            if chosen:
+                yield (
+                    group,
+                    [as_real(self.allotted[i][1]) for i in chosen],
+                    [self._row_views[i] for i in chosen],
+                )
+            start = stop
+
+
+class Candidate:
+    """A row on its way into the window, and the momentum that goes with it."""
+
+    def __init__(self, row: Tensor, momenta: list[Tensor], updated: list[Tensor]) -> None:
+        self.row = row
+        self._momenta = momenta
+        self._updated = updated
+        self.gram_row: GramRow
+
+    def commit_momentum(self, taken: Tensor) -> None:
+        """V ← its new value, where ``taken``."""
+        for momentum, updated in zip(self._momenta, self._updated, strict=True):
+            torch.where(taken, updated, momentum, out=momentum)
+
+
+def describe(group: Group, parameter: Tensor) -> str:
+    """A parameter in words: by name if the optimizer was given names, else by its place in its group."""
+    index = next(i for i, p in enumerate(group["params"]) if p is parameter)
+    shape = tuple(parameter.shape)
+    if "param_names" in group:
+        return f"parameter {group['param_names'][index]!r} of shape {shape}"
+    return f"parameter {index} of its group, of shape {shape},"
+
+
+def _common_device(parameters: list[Tensor]) -> torch.device:
+    devices = list(dict.fromkeys(p.device for p in parameters))
+    if len(devices) > 1:
+        raise ValueError(
+            f"GGT: one full matrix over several devices ({', '.join(map(str, devices))}) is not supported yet. Use "
+            "scope='parameter', or one param group per device with scope='group'."
+        )
+    if devices[0].type == "meta":
+        raise RuntimeError(
+            "GGT: parameters are on the meta device and have no values to step; materialize the model first, "
+            "e.g. model.to_empty(device=...)"
+        )
+    return devices[0]

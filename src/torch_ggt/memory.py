@@ -1,0 +1,71 @@
+"""The window's memory: what it needs, and what would fit when it does not."""
+
+import os
+
+import torch
+
+from torch_ggt.window import Window
+
+__all__ = ["allocate_window", "window_bytes"]
+
+
+def window_bytes(size: int, columns: int, dtype: torch.dtype) -> int:
+    """Bytes of the rows of a window."""
+    return size * columns * dtype.itemsize
+
+
+def allocate_window(size: int, columns: int, dtype: torch.dtype, device: torch.device) -> Window:
+    """A window, or an error that says how many bytes it needs and which r or dtype would fit."""
+    try:
+        return Window(size, columns, dtype=dtype, device=device)
+    except RuntimeError as error:  # a CPU allocation that fails is a plain RuntimeError
+        free = _free_bytes(device)
+        too_large = free is not None and window_bytes(size, columns, dtype) > free
+        if not isinstance(error, torch.OutOfMemoryError) and not too_large:
+            raise
+        advice = _advice(size, columns, dtype, free)
+        raise torch.OutOfMemoryError(f"GGT: no memory for the window on {device}. {advice}") from error
+
+
+def _advice(size: int, columns: int, dtype: torch.dtype, free: int | None) -> str:
+    wanted = window_bytes(size, columns, dtype)
+    message = (
+        f"It needs {wanted} bytes ({_readable(wanted)}): window={size} rows × {columns} elements × {dtype.itemsize} "
+        f"bytes of {dtype}."
+    )
+    if free is None:
+        return message + " Use a smaller window, or window_dtype=torch.bfloat16."
+    fits = [
+        f"window={rows} in {candidate}"
+        for candidate in dict.fromkeys((dtype, torch.bfloat16))
+        if (rows := int(0.9 * free) // max(1, columns * candidate.itemsize)) >= 1
+    ]
+    if fits:
+        return f"{message} {_readable(free)} are free: {' or '.join(fits)} would fit."
+    return f"{message} {_readable(free)} are free, too little for one row: use a scope of fewer parameters or SGD."
+
+
+def _free_bytes(device: torch.device) -> int | None:
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    if device.type != "cpu":
+        return None
+    try:
+        with open("/proc/meminfo") as lines:
+            for line in lines:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):
+        return None
+
+
+def _readable(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} PB"

@@ -1,0 +1,339 @@
+"""GGT as a torch optimizer: it checks, gathers, calls and scatters. Start reading here.
+
+One step, in the paper's symbols (each line is one call below)::
+
+    v ← β₁ v + g                          gather     the gradients of a block as one flat vector
+    k = W v                               measure    one row of the Gram K, float64
+    W ← v over its oldest row, K ← k      push       decay weights age by β₂
+    c = [(M + δI)^½ + εI]⁻¹ e_newest      solve      M = D K D = GᵀG, r × r
+    x ← x - η·s·G c                       scatter    G = Wᵀ D; s from adjust_lr_fn
+"""
+
+import copy
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any, overload
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import Optimizer, ParamsT
+
+from torch_ggt import checkpoint
+from torch_ggt.block import Block, Candidate, Group, describe
+from torch_ggt.inverse_root import coefficients
+from torch_ggt.options import check_agreement, check_options
+
+__all__ = ["GGT"]
+
+# Relative accuracy of the Cholesky solver, by the dtype of the rows it will be multiplied with.
+_TOLERANCE = {torch.float64: 1e-11}
+_DEFAULT_TOLERANCE = 1e-8
+
+
+class GGT(Optimizer):
+    r"""Full-matrix adaptive optimization: Adam with the whole second-moment matrix instead of its diagonal.
+
+    .. math:: x_{t+1} = x_t - \eta\,s\,[(G_t G_t^\top + \delta I)^{1/2} + \varepsilon I]^{-1} v_t,
+
+    where the columns of G are the last r momentum vectors (or gradients), each times β₂ per step of age. The step is
+    exact and costs two passes over the window. Its length, before lr and the factor s of ``adjust_lr_fn``, is at most
+    one, whatever the scale of the loss.
+
+    Args:
+        params: parameters, named parameters, or param groups. ``lr``, ``weight_decay`` and ``maximize`` may differ
+            between groups; with ``scope="model"`` the other options may not.
+        lr: learning rate η, a float or a 1-element tensor.
+        betas: (β₁, β₂): momentum, in [0, 1); decay of the window per step of age, in (0, 1]. With β₂ = 1 the window
+            alone forgets.
+        eps: ε ≥ 0, absolute as in the paper.
+        weight_decay: decoupled, as in AdamW.
+        window: r, how many past steps the matrix is made of. The window takes ``window`` times the memory of the
+            trainable parameters.
+        window_dtype: torch.float32, torch.bfloat16 (half the memory and time) or torch.float64. None: float64 if a
+            parameter is, else float32.
+        history: what the window stores: "momentum" (the paper's tweak), or "gradient" (its Algorithm 1 as printed;
+            momentum is then truncated to the window and needs β₁ ≤ β₂).
+        scope: one full matrix for the whole "model" (the paper), one per param "group", or one per "parameter".
+        sgd_scale: ≥ 0, adds sgd_scale·v to the preconditioned step: the paper's interpolation with SGD. It gives up
+            the bound on the step's length and the invariance to the scale of the loss.
+        jitter: δ = jitter·tr(GᵀG)/r, the paper's numerical safeguard. After a gradient spike of relative size S the
+            steps are short, about min(1, 1/(S·√jitter)), until it leaves the window.
+        nesterov: precondition the look-ahead g + β₁v.
+        adjust_lr_fn: "match_rms_adamw" multiplies the step by 0.2·√d, so that learning rates tuned for AdamW carry
+            over; "original" is the paper's step.
+        solver: "eigh", "cholesky" (needs jitter > 0), or "auto": eigh on a CPU, cholesky elsewhere.
+        nonfinite: a NaN or Inf in a gradient: "skip" leaves everything as it was and counts it in `skipped`; "raise"
+            names the first offending parameter (this synchronizes with the device at each step).
+        maximize: maximize the objective.
+        capturable: no checks on the host, for CUDA graph capture. All state lives on the device either way.
+        process_group: reserved for distributed training; None.
+
+    Example:
+        >>> model = torch.nn.Linear(3, 1)
+        >>> optimizer = GGT(model.parameters(), lr=1e-3)
+        >>> model(torch.randn(8, 3)).square().mean().backward()
+        >>> optimizer.step()
+
+    Reference: Agarwal, Bullins, Chen, Hazan, Singh, Zhang, Zhang, *Efficient Full-Matrix Adaptive Regularization*,
+    ICML 2019.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float, float] = (0.9, 1.0),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        *,
+        window: int = 20,
+        window_dtype: torch.dtype | None = None,
+        history: str = "momentum",
+        scope: str = "model",
+        sgd_scale: float = 0.0,
+        jitter: float = 1e-6,
+        nesterov: bool = False,
+        adjust_lr_fn: str = "match_rms_adamw",
+        solver: str = "auto",
+        nonfinite: str = "skip",
+        maximize: bool = False,
+        capturable: bool = False,
+        process_group: None = None,
+    ) -> None:
+        if process_group is not None:
+            raise ValueError(f"process_group must be None in this version, got {process_group!r}")
+        self._blocks: list[Block] | None = None
+        self._warned = False
+        defaults = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "window": window,
+            "window_dtype": window_dtype,
+            "history": history,
+            "scope": scope,
+            "sgd_scale": sgd_scale,
+            "jitter": jitter,
+            "nesterov": nesterov,
+            "adjust_lr_fn": adjust_lr_fn,
+            "solver": solver,
+            "nonfinite": nonfinite,
+            "maximize": maximize,
+            "capturable": capturable,
+            checkpoint.FORMAT_KEY: checkpoint.FORMAT_VERSION,
+        }
+        check_options(defaults)
+        super().__init__(params, defaults)
+
+    def add_param_group(self, param_group: Group) -> None:
+        """Add a param group, in mid-run too: its columns start as zeros, which changes nothing for the others."""
+        if isinstance(param_group, dict):
+            complete = {**self.defaults, **param_group}
+            check_options(complete)
+            check_agreement([*self.param_groups, complete])
+        super().add_param_group(param_group)
+        self._blocks = None
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Perform one optimization step.
+
+        Args:
+            closure: reevaluates the model and returns the loss; called once.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+
+        blocks = self._active_blocks()
+        candidates = [_gather(block) for block in blocks]
+        taken = _all_finite(candidates)
+        if not torch.compiler.is_compiling():
+            self._report_nonfinite(blocks, taken)
+        for block, candidate in zip(blocks, candidates, strict=True):
+            _advance(block, candidate, taken[block.skipped.device])
+        return loss
+
+    @property
+    def skipped(self) -> int:
+        """How many steps were skipped because a gradient was not finite."""
+        return max((int(entry["skipped"]) for entry in self.state.values() if "skipped" in entry), default=0)
+
+    @torch.no_grad()
+    def spectrum(self) -> list[Tensor]:
+        """The singular values of the window G, descending, float64: one tensor per full matrix, of the filled rows.
+
+        With ``scope="model"`` the list has one element. Its squares are the nonzero eigenvalues of the paper's GGᵀ.
+        """
+        attached = [block for block in self._all_blocks() if block.attach(self.state)]
+        return [block.window.singular_values()[: int(block.window.count)] for block in attached]
+
+    # ---- saving and loading ----------------------------------------------------------------------------------------
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load what `state_dict` returned; windows, Grams and counters keep their dtypes.
+
+        Options come from the saved param groups, as in every torch optimizer. ``window``, ``window_dtype``,
+        ``history`` and ``scope`` must agree with the saved ones: ValueError otherwise, and nothing is changed.
+        """
+
+        def before(_: Optimizer, incoming: dict[str, Any]) -> dict[str, Any]:
+            checkpoint.check_loadable(incoming, self.param_groups)
+            return checkpoint.carry(incoming)
+
+        def after(_: Optimizer) -> None:
+            for entry in self.state.values():
+                checkpoint.unpack(entry)
+            self._blocks = None
+            for block in self._all_blocks():  # copies now, so that nothing aliases the caller's tensors
+                block.attach(self.state)
+
+        # Ours run closest to torch's own loading, inside the user's hooks.
+        handles = (
+            self.register_load_state_dict_pre_hook(before),
+            self.register_load_state_dict_post_hook(after, prepend=True),
+        )
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Plain pickle would write the whole flat window once per view of it.
+        plain: dict[str, Any] = super().__getstate__()
+        compact = {
+            parameter: {key: value.clone() if isinstance(value, Tensor) else value for key, value in entry.items()}
+            for parameter, entry in self.state.items()
+        }
+        return {**plain, "state": compact}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._blocks = None
+        self._warned = False
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "GGT":
+        twin = type(self).__new__(type(self))
+        memo[id(self)] = twin
+        # Not through our __getstate__: deepcopy keeps views together, and needs no extra copy of the window.
+        twin.__setstate__(copy.deepcopy(super().__getstate__(), memo))
+        return twin
+
+    # ---- blocks ----------------------------------------------------------------------------------------------------
+
+    def _all_blocks(self) -> list[Block]:
+        if self._blocks is None:
+            members = [(group, p) for group in self.param_groups for p in group["params"]]
+            if self.defaults["scope"] == "model":
+                partition = [members]
+            elif self.defaults["scope"] == "group":
+                partition = [[(g, p) for p in g["params"]] for g in self.param_groups]
+            else:
+                partition = [[member] for member in members]
+            self._blocks = [Block(part) for part in partition if part]
+        return self._blocks
+
+    def _active_blocks(self) -> list[Block]:
+        """The blocks with a gradient to follow, their state in place and their gradients checked."""
+        check_agreement(self.param_groups)
+        active = [
+            block
+            for block in self._all_blocks()
+            if any(p.grad is not None for _, p in block.members) and block.attach(self.state)
+        ]
+        for block in active:
+            block.check_gradients()
+        return active
+
+    def _report_nonfinite(self, blocks: list[Block], taken: dict[torch.device, Tensor]) -> None:
+        """Raise or warn where the host may look: always on a CPU, on a GPU only if asked to raise."""
+        wants_error = self.defaults["nonfinite"] == "raise" and not self.defaults["capturable"]
+        for device, flag in taken.items():
+            if (device.type != "cpu" and not wants_error) or bool(flag):
+                continue
+            if wants_error:
+                raise RuntimeError(_nonfinite_message(blocks))
+            if not self._warned:
+                self._warned = True
+                warnings.warn(
+                    "GGT skipped a step because a gradient was not finite; parameters and state are unchanged. "
+                    "optimizer.skipped counts such steps; nonfinite='raise' names the parameter.",
+                    stacklevel=4,
+                )
+            return
+
+
+def _gather(block: Block) -> Candidate:
+    beta1, _ = block.options["betas"]
+    candidate = block.gather(beta1=beta1, nesterov=block.options["nesterov"])
+    candidate.gram_row = block.window.measure(candidate.row)
+    return candidate
+
+
+def _all_finite(candidates: list[Candidate]) -> dict[torch.device, Tensor]:
+    """Whether this step is taken, on every device that asks: decided before anything is written, for all blocks alike.
+
+    The square of a row is not finite exactly if an element of it is not (or its square overflows float64).
+    """
+    squares = [candidate.gram_row.square for candidate in candidates]
+    if not squares:
+        return {}
+    home = squares[0].device
+    verdict = torch.stack([square.to(home) for square in squares]).isfinite().all()
+    return {device: verdict.to(device) for device in dict.fromkeys(square.device for square in squares)}
+
+
+def _advance(block: Block, candidate: Candidate, taken: Tensor) -> None:
+    """One block's step, where ``taken``; everything stays as it was where not."""
+    options, window = block.options, block.window
+    beta1, _ = options["betas"]
+    newest = window.push(candidate.row, candidate.gram_row, betas=options["betas"], accept=taken)
+    candidate.commit_momentum(taken)
+    block.skipped.add_(~taken)
+
+    # The vector to precondition is v = G a: the newest row itself, or the truncated momentum of the rows.
+    a = newest
+    if options["history"] == "gradient":
+        momentum = window.momentum_coefficients() * taken
+        a = newest + beta1 * momentum if options["nesterov"] else momentum
+    solver = options["solver"]
+    if solver == "auto":
+        solver = "eigh" if a.device.type == "cpu" or options["jitter"] == 0 else "cholesky"
+    c = coefficients(
+        window.moment(),
+        a,
+        eps=options["eps"],
+        jitter=options["jitter"],
+        solver=solver,
+        tolerance=_TOLERANCE.get(window.rows.dtype, _DEFAULT_TOLERANCE),
+    )
+    if options["sgd_scale"] != 0:
+        c = c + options["sgd_scale"] * a
+    if options["adjust_lr_fn"] == "match_rms_adamw":
+        c = c * (0.2 * math.sqrt(block.numel))
+    block.scatter(c, taken)
+
+
+def _nonfinite_message(blocks: list[Block]) -> str:
+    for block in blocks:
+        for group, parameter in block.allotted:
+            if parameter.grad is not None and not bool(parameter.grad.isfinite().all()):
+                return (
+                    f"GGT: the gradient of {describe(group, parameter)} is not finite. Nothing was changed. "
+                    "nonfinite='skip' skips and counts such steps."
+                )
+    return (
+        "GGT: every gradient is finite, but the row overflows the window's dtype or its square overflows float64. "
+        "Nothing was changed; scale the loss down."
+    )

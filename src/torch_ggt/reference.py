@@ -1,0 +1,167 @@
+r"""The paper's formulas, dense, slow and literal, in float64: the specification that everything fast is tested against.
+
+It imports nothing from the fast path, and works by the SVD of G rather than by eigenvalues of GᵀG or GGᵀ, which lose
+half of the digits. Every method maps a sequence of stochastic gradients (1-D tensors) to a sequence of steps u_t, to be
+used as x ← x - η·u_t. Symbols are the paper's: window r, decay β₂, G_t with columns g_{t-k} = β₂^k ∇f(x_{t-k}).
+"""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+__all__ = [
+    "GGTReference",
+    "diagonal_adagrad",
+    "diagonal_forgetting",
+    "full_adagrad",
+    "full_forgetting",
+    "inverse_root",
+    "rmsprop",
+]
+
+_ROUNDING = 2.0**-52
+
+
+def inverse_root(G: Tensor, v: Tensor, *, eps: float, jitter: float = 0.0) -> Tensor:
+    r"""[(GGᵀ + δI)^½ + εI]⁻¹ v with δ = jitter·tr(GᵀG)/r, by the SVD G = U Σ Vᵀ.
+
+    .. math:: u = U_r[(\Sigma_r^2+\delta)^{1/2} + \varepsilon]^{-1}U_r^\top v
+                + \frac{1}{\sqrt\delta+\varepsilon}(I - U_rU_r^\top)v
+
+    A singular value below rounding counts as zero, and a complement below rounding as none: without that the factor
+    1/ε multiplies noise. With ε = δ = 0 the complement is dropped (the pseudo-inverse).
+
+    Args:
+        G: shape (d, r), columns already decayed; r counts empty columns, too.
+        v: shape (d,).
+        eps: ε ≥ 0.
+        jitter: relative to the mean eigenvalue of GᵀG.
+
+    Returns:
+        u, float64, shape (d,).
+    """
+    G, v = G.double(), v.double()
+    delta = jitter * float(G.square().sum()) / G.shape[1]
+    U, sigma, _ = torch.linalg.svd(G, full_matrices=False)
+    largest = float(sigma[0]) if sigma.numel() else 0.0
+    rank = int((sigma > max(G.shape) * _ROUNDING * largest).sum())
+    U, sigma = U[:, :rank], sigma[:rank]
+    inside = U.T @ v
+    u: Tensor = U @ (inside / ((sigma.square() + delta).sqrt() + eps))
+    complement = v - U @ inside
+    complement -= U @ (U.T @ complement)
+    floor = delta**0.5 + eps
+    if floor > 0 and float(complement.norm()) > max(G.shape) * _ROUNDING * float(v.norm()):
+        u = u + complement / floor
+    return u
+
+
+def full_adagrad(gradients: Iterable[Tensor], *, eps: float) -> list[Tensor]:
+    """Full-matrix AdaGrad: G_t holds every gradient so far."""
+    return full_forgetting(gradients, beta2=1.0, eps=eps)
+
+
+def full_forgetting(gradients: Iterable[Tensor], *, beta2: float, eps: float) -> list[Tensor]:
+    """Full-matrix adaptivity with exponential forgetting and no window: Algorithm 1 with r = ∞."""
+    columns: list[Tensor] = []
+    steps = []
+    for gradient in gradients:
+        columns = [gradient.double(), *(beta2 * column for column in columns)]
+        steps.append(inverse_root(torch.stack(columns, 1), gradient, eps=eps))
+    return steps
+
+
+def diagonal_adagrad(gradients: Iterable[Tensor], *, eps: float) -> list[Tensor]:
+    """Diagonal AdaGrad: the off-diagonal entries of GGᵀ set to zero."""
+    return diagonal_forgetting(gradients, beta2=1.0, eps=eps)
+
+
+def diagonal_forgetting(gradients: Iterable[Tensor], *, beta2: float, eps: float) -> list[Tensor]:
+    """Adam without its heuristics, weighted as Algorithm 1 weighs: the diagonal of GGᵀ, gradients decayed by β₂."""
+    steps = []
+    squares: Tensor | float = 0.0
+    for gradient in gradients:
+        g = gradient.double()
+        squares = beta2**2 * squares + g.square()
+        steps.append(g / (squares.sqrt() + eps))
+    return steps
+
+
+def rmsprop(gradients: Iterable[Tensor], *, beta2: float, eps: float) -> list[Tensor]:
+    """RMSprop as published (Adam without momentum and bias correction): a running mean of the squares."""
+    steps = []
+    mean_square: Tensor | float = 0.0
+    for gradient in gradients:
+        g = gradient.double()
+        mean_square = beta2 * mean_square + (1 - beta2) * g.square()
+        steps.append(g / (mean_square.sqrt() + eps))
+    return steps
+
+
+class GGTReference:
+    """Algorithm 1, with the paper's tweaks: momentum, momentum in the window, decoupled ε, jitter.
+
+    Args:
+        window: r.
+        eps: ε.
+        jitter: δ = jitter·tr(GᵀG)/r.
+        history: what the columns of G are, "gradient" (as printed) or "momentum".
+        nesterov: precondition (and, with history="momentum", store) the look-ahead g + β₁v.
+        sgd_scale: the decoupled 1/ε: adds sgd_scale·v to the step.
+        truncate_momentum: with history="gradient", sum momentum over the window only, so that it stays in the span of
+            G. False is the literal form, whose remainder outside of the span is multiplied by 1/ε.
+
+    Example:
+        >>> ggt = GGTReference(window=2, eps=0.0)
+        >>> ggt.step(torch.tensor([3.0, 4.0]), betas=(0.0, 1.0))
+        tensor([0.6000, 0.8000], dtype=torch.float64)
+    """
+
+    def __init__(
+        self,
+        *,
+        window: int,
+        eps: float,
+        jitter: float = 0.0,
+        history: str = "gradient",
+        nesterov: bool = False,
+        sgd_scale: float = 0.0,
+        truncate_momentum: bool = True,
+    ) -> None:
+        self.window = window
+        self.eps = eps
+        self.jitter = jitter
+        self.history = history
+        self.nesterov = nesterov
+        self.sgd_scale = sgd_scale
+        self.truncate_momentum = truncate_momentum
+        self._momentum: Tensor | float = 0.0
+        self._gradients: list[Tensor] = []  # newest first, as are the next two
+        self._columns: list[Tensor] = []
+        self._betas: list[tuple[float, float]] = []
+
+    def step(self, gradient: Tensor, *, betas: tuple[float, float]) -> Tensor:
+        """The step u for one more gradient; ``betas`` are those of this step."""
+        g = gradient.double()
+        beta1, _ = betas
+        self._gradients.insert(0, g)
+        self._betas.insert(0, betas)
+        self._momentum = beta1 * self._momentum + g
+        v = self._momentum
+        if self.history == "gradient" and self.truncate_momentum:
+            v = self._decayed(self._gradients, which=0).sum(1)
+        if self.nesterov:
+            v = g + beta1 * v
+        self._columns.insert(0, v if self.history == "momentum" else g)
+        G = self._decayed(self._columns, which=1)
+        return inverse_root(G, v, eps=self.eps, jitter=self.jitter) + self.sgd_scale * v
+
+    def _decayed(self, vectors: list[Tensor], *, which: int) -> Tensor:
+        """The last r vectors as columns, each times β₁ (which = 0) or β₂ (1) once per step of age."""
+        columns = torch.zeros(vectors[0].numel(), self.window, dtype=torch.float64)
+        weight = 1.0
+        for age, vector in enumerate(vectors[: self.window]):
+            columns[:, age] = weight * vector
+            weight *= self._betas[age][which]  # the step after which this vector's successor came
+        return columns
