@@ -61,6 +61,10 @@ class Block:
 
     # ---- columns and state -----------------------------------------------------------------------------------------
 
+    def has_gradient(self) -> bool:
+        """Whether any parameter has a gradient to follow."""
+        return any(parameter.grad is not None for _, parameter in self.members)
+
     def attach(self, state: State) -> bool:
         """Make the flat tensors hold what ``state`` says, plus new columns; False while no parameter has any."""
         allotted = [

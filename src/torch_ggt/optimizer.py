@@ -154,7 +154,8 @@ class GGT(Optimizer):
             with torch.enable_grad():
                 loss = closure()
 
-        blocks = self._active_blocks()
+        self._init_group()
+        blocks = [block for block in self._all_blocks() if block.has_gradient()]
         candidates = [_gather(block) for block in blocks]
         taken = _all_finite(candidates)
         if not torch.compiler.is_compiling():
@@ -244,17 +245,16 @@ class GGT(Optimizer):
             self._blocks = [Block(part) for part in partition if part]
         return self._blocks
 
-    def _active_blocks(self) -> list[Block]:
-        """The blocks with a gradient to follow, their state in place and their gradients checked."""
+    def _init_group(self) -> None:
+        """Put the state of every block with a gradient in place, and check its gradients.
+
+        torch.compile knows a method of this name and runs it once, outside of the graph, when it traces a step.
+        """
         check_agreement(self.param_groups)
-        active = [
-            block
-            for block in self._all_blocks()
-            if any(p.grad is not None for _, p in block.members) and block.attach(self.state)
-        ]
-        for block in active:
-            block.check_gradients()
-        return active
+        for block in self._all_blocks():
+            if block.has_gradient():
+                block.attach(self.state)
+                block.check_gradients()
 
     def _report_nonfinite(self, blocks: list[Block], taken: dict[torch.device, Tensor]) -> None:
         """Raise or warn where the host may look: always on a CPU, on a GPU only if asked to raise."""

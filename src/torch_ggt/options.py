@@ -26,7 +26,7 @@ _OF_MATRIX = (
     *("adjust_lr_fn", "solver"),
 )
 # Options of the step as a whole, alike in all param groups whatever the scope.
-_OF_STEP = ("scope", "nonfinite", "capturable")
+_OF_STEP = ("scope", "nonfinite")
 
 
 def check_options(options: dict[str, Any]) -> None:

@@ -12,17 +12,19 @@ from torch import Tensor
 
 __all__ = ["expand", "gram_row"]
 
-# Elements of the float64 block. On a CPU 4 MiB stay in the caches; a GPU needs enough to fill it.
-_CPU_BLOCK = 8 * 65_536
+# Elements of the float64 block. On a CPU 8 MiB stay in the caches; a GPU needs enough to fill it.
+_CPU_BLOCK = 8 * 131_072
 _GPU_BLOCK = 16 * 1_048_576
-_CPU_BLOCK_COLUMNS = 65_536
 
 # Largest relative error of a step that rounding the coefficients to the rows' precision may cause.
-_ROUNDING = 1e-6
+_ROUNDING = 4e-6
 
 
 def gram_row(rows: Tensor, row: Tensor) -> Tensor:
-    """W v: the inner products of ``row`` (d,) with every row of ``rows`` (r, d), accumulated in float64."""
+    """(W v, v·v): the inner products of ``row`` (d,) with every row of ``rows`` (r, d) and with itself, in float64.
+
+    Shape (r + 1,): what a Gram matrix needs to know of a row, in one pass.
+    """
     if torch.compiler.is_compiling():
         compiled: Tensor = _gram_row_op(rows, row)
         return compiled
@@ -32,18 +34,23 @@ def gram_row(rows: Tensor, row: Tensor) -> Tensor:
 def expand(rows: Tensor, coefficients: Tensor, gram: Tensor, out: Tensor) -> Tensor:
     """Wᵀ c into ``out`` (d,), for float64 coefficients c (r,); ``gram`` is W Wᵀ."""
     if torch.compiler.is_compiling():
-        _expand_op(rows, coefficients, gram, out)
-    else:
-        _expand(rows, coefficients, gram, out)
+        return out.copy_(_expand_op(rows, coefficients, gram))
+    _expand(rows, coefficients, gram, out)
     return out
 
 
 def _gram_row(rows: Tensor, row: Tensor) -> Tensor:
+    products = torch.zeros(rows.shape[0] + 1, dtype=torch.float64, device=rows.device)
     if rows.dtype == torch.float64:
-        return torch.mv(rows, row)
-    products = torch.zeros(rows.shape[0], dtype=torch.float64, device=rows.device)
-    for columns, row_range, block in _wide_blocks(rows):
-        products[row_range].addmv_(block, row[columns].double())
+        torch.mv(rows, row, out=products[:-1])
+        products[-1] = torch.dot(row, row)
+        return products
+    widen = _Widener(rows)
+    for columns in widen.column_ranges():
+        piece = row[columns].double()
+        for row_range, block in widen.blocks(columns):
+            products[row_range].addmv_(block, piece)
+        products[-1] += torch.dot(piece, piece)
     return products
 
 
@@ -59,38 +66,54 @@ def _expand(rows: Tensor, coefficients: Tensor, gram: Tensor, out: Tensor) -> No
         if lost @ (gram @ lost) > _ROUNDING**2 * (coefficients @ (gram @ coefficients)):
             out.addmv_(rows.t(), lost.float())
     else:
-        wide = torch.zeros_like(out, dtype=torch.float64)
-        for columns, row_range, block in _wide_blocks(rows):
-            wide[columns].addmv_(block.t(), coefficients[row_range])
-        out.copy_(wide)
+        widen = _Widener(rows)
+        for columns in widen.column_ranges():
+            piece = torch.zeros_like(out[columns], dtype=torch.float64)
+            for row_range, block in widen.blocks(columns):
+                piece.addmv_(block.t(), coefficients[row_range])
+            out[columns] = piece
 
 
-def _wide_blocks(rows: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
-    """(columns, rows, block) over all of W, each block a float64 copy in one small buffer, used again and again."""
-    size, width = rows.shape
-    on_cpu = rows.device.type == "cpu"
-    # Long runs of columns keep the widening copy contiguous, which on a CPU is most of its speed.
-    block_width = max(1, min(width, _CPU_BLOCK_COLUMNS if on_cpu else _GPU_BLOCK // size))
-    block_size = min(size, max(1, (_CPU_BLOCK if on_cpu else _GPU_BLOCK) // block_width))
-    buffer = torch.empty(block_size * block_width, dtype=torch.float64, device=rows.device)
-    for left in range(0, width, block_width):
-        columns = slice(left, min(left + block_width, width))
-        for top in range(0, size, block_size):
-            source = rows[top : top + block_size, columns]
-            block = buffer[: source.numel()].view(source.shape)
-            yield columns, slice(top, top + source.shape[0]), block.copy_(source)
+class _Widener:
+    """Float64 copies of W, block by block, in one small buffer that is used again and again."""
+
+    def __init__(self, rows: Tensor) -> None:
+        self._rows = rows
+        size, width = rows.shape
+        # Long runs of columns keep the widening copy contiguous, which on a CPU is most of its speed.
+        elements, columns = (_CPU_BLOCK, 131_072) if rows.device.type == "cpu" else (_GPU_BLOCK, _GPU_BLOCK // size)
+        self._width = max(1, min(width, columns))
+        self._size = min(size, max(1, elements // self._width))
+        self._buffer = torch.empty(self._size * self._width, dtype=torch.float64, device=rows.device)
+
+    def column_ranges(self) -> Iterator[slice]:
+        for left in range(0, self._rows.shape[1], self._width):
+            yield slice(left, left + self._width)
+
+    def blocks(self, columns: slice) -> Iterator[tuple[slice, Tensor]]:
+        for top in range(0, self._rows.shape[0], self._size):
+            row_range = slice(top, min(top + self._size, self._rows.shape[0]))
+            source = self._rows[row_range, columns]
+            yield row_range, self._buffer[: source.numel()].view(source.shape).copy_(source)
 
 
 # For torch.compile both passes are opaque: a graph must not unroll the loop over blocks.
 _gram_row_op = torch.library.custom_op("torch_ggt::gram_row", _gram_row, mutates_args=())
-_expand_op = torch.library.custom_op("torch_ggt::expand", _expand, mutates_args=("out",))
+
+
+@torch.library.custom_op("torch_ggt::expand", mutates_args=())
+def _expand_op(rows: Tensor, coefficients: Tensor, gram: Tensor) -> Tensor:
+    # Returns a new tensor: inductor miscompiled a version that wrote into the row (seen with torch 2.13).
+    out = rows.new_empty(rows.shape[1], dtype=torch.promote_types(rows.dtype, torch.float32))
+    _expand(rows, coefficients, gram, out)
+    return out
 
 
 @_gram_row_op.register_fake
 def _(rows: Tensor, row: Tensor) -> Tensor:
-    return rows.new_empty(rows.shape[0], dtype=torch.float64)
+    return rows.new_empty(rows.shape[0] + 1, dtype=torch.float64)
 
 
 @_expand_op.register_fake
-def _(rows: Tensor, coefficients: Tensor, gram: Tensor, out: Tensor) -> None:
-    return None
+def _(rows: Tensor, coefficients: Tensor, gram: Tensor) -> Tensor:
+    return rows.new_empty(rows.shape[1], dtype=torch.promote_types(rows.dtype, torch.float32))

@@ -79,9 +79,7 @@ class Window:
 
     def measure(self, row: Tensor) -> GramRow:
         """The Gram row of a vector that may come in; reads the window once and writes nothing."""
-        stored = row.to(self.rows.dtype)
-        square = products.gram_row(stored[None], stored)
-        total = self.sharding.all_reduce(torch.cat([products.gram_row(self.rows, stored), square]))
+        total = self.sharding.all_reduce(products.gram_row(self.rows, row.to(self.rows.dtype)))
         return GramRow(total[:-1], total[-1])
 
     def push(
