@@ -79,10 +79,16 @@ def cost(d, r, rounds, dtype=torch.float32, with_torchzero=True):
         import torchzero as tz  # noqa: PLC0415 - only the benchmark extra has it
 
         contenders["torchzero GGT"] = Stepper(
-            d, lambda p: tz.Modular(p, tz.m.GGT(history_size=r), tz.m.LR(1e-3))
+            d, lambda p: tz.Optimizer(p, tz.m.GGT(history_size=r), tz.m.LR(1e-3))
         ).fill(r)
     ms = interleaved(contenders, rounds)
-    result = {"d": d, "r": r, "dtype": str(dtype), "ms": ms, "GGT / bare products": ms["GGT"] / (ms["W v"] + ms["WT c"])}
+    result = {
+        "d": d,
+        "r": r,
+        "dtype": str(dtype),
+        "ms": ms,
+        "GGT / bare products": ms["GGT"] / (ms["W v"] + ms["WT c"]),
+    }
     if with_torchzero:
         result["torchzero / GGT"] = ms["torchzero GGT"] / ms["GGT"]
     return result
@@ -123,7 +129,9 @@ def main():
     }
     if not arguments.quick:
         report["step, bfloat16"] = cost(300_000, 100, arguments.rounds, torch.bfloat16, with_torchzero=False)
-        report["growth in d, r=50"] = growth([(d, 50) for d in (125_000, 250_000, 500_000, 1_000_000)], arguments.rounds)
+        report["growth in d, r=50"] = growth(
+            [(d, 50) for d in (125_000, 250_000, 500_000, 1_000_000)], arguments.rounds
+        )
         report["growth in r, d=1e6"] = growth([(1_000_000, r) for r in (25, 50, 100, 200)], arguments.rounds)
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     arguments.out.write_text(json.dumps(report, indent=2))

@@ -184,7 +184,7 @@ class Block:
         for group, parameters, updates in self._by_group():
             lr, weight_decay = group["lr"], group["weight_decay"]
             if weight_decay != 0:
-                torch._foreach_mul_(parameters, torch.where(taken, 1 - lr * weight_decay, 1.0))
+                torch._foreach_mul_(parameters, 1 - lr * weight_decay * taken.double())
             if isinstance(lr, Tensor):
                 torch._foreach_mul_(updates, lr.to(self._row.device))
                 torch._foreach_sub_(parameters, updates)

@@ -32,4 +32,4 @@ class Layout:
     def views(self, flat: Tensor) -> list[Tensor]:
         """Views of ``flat`` (..., d), one per parameter, of shape (..., *parameter.shape)."""
         spans = torch.split_with_sizes(flat, [shape.numel() for shape in self._shapes], dim=-1)
-        return [span.view(*flat.shape[:-1], *shape) for span, shape in zip(spans, self._shapes, strict=True)]
+        return [span.view((*flat.shape[:-1], *shape)) for span, shape in zip(spans, self._shapes, strict=True)]

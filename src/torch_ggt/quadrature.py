@@ -48,8 +48,8 @@ def inverse_sqrt_nodes(low: float, high: float, tolerance: float) -> Nodes:
     strip = _complete_elliptic(math.sqrt((1 - ratio) * (1 + ratio)))  # K: how far the nearest pole is
     n = max(2, math.ceil(period * math.log(4 / tolerance) / (2 * math.pi * strip)))
     n += n % 2
-    # sc(u) sc(K′ - u) = 1 / ratio: compute the lower half, where cn is far from zero, and mirror it.
-    lower = [low * _jacobi_sc((j + 0.5) * period / n, ratio) for j in range(n // 2)]
+    # sc(u) sc(K′ - u) = 1 / ratio: compute the lower half, and mirror it.
+    lower = [low * _jacobi_sc((j + 0.5) * period / n, period, strip, ratio) for j in range(n // 2)]
     ts = lower + [low * high / t for t in reversed(lower)]
     # dt/du = √((ℓ² + t²)(h² + t²)) / h, from sn, cn and dn written in terms of t.
     scale = 2 / math.pi * period / n / high
@@ -65,15 +65,17 @@ def _complete_elliptic(complement: float) -> float:
     return math.pi / (2 * a)
 
 
-def _jacobi_sc(u: float, complement: float) -> float:
-    """sn(u)/cn(u) for the modulus whose complementary modulus is ``complement`` (Abramowitz & Stegun 16.4)."""
-    means, half_differences = [1.0], [math.sqrt((1 - complement) * (1 + complement))]
-    a, b = 1.0, complement
-    while abs(half_differences[-1]) > 1e-15:
-        a, b, c = (a + b) / 2, math.sqrt(a * b), (a - b) / 2
-        means.append(a)
-        half_differences.append(c)
-    phi = 2.0 ** (len(means) - 1) * means[-1] * u
-    for a, c in zip(reversed(means[1:]), reversed(half_differences[1:]), strict=True):
-        phi = (phi + math.asin(c / a * math.sin(phi))) / 2
-    return math.tan(phi)
+def _jacobi_sc(u: float, period: float, strip: float, ratio: float) -> float:
+    """sn(u)/cn(u) for the modulus √(1 - ratio²), with 0 < u ≤ K′/2; K′ is ``period`` and K ``strip``.
+
+    sc(u|k′) = sn(iu|k)/i, and the Fourier series of sn in the nome of k = ratio, which is tiny where it matters, has
+    positive terms here: nothing cancels, however close to one the modulus is.
+    """
+    total, order = 0.0, 1
+    while True:
+        rate = order * math.pi / (2 * strip)
+        term = (math.exp(-rate * (period - u)) - math.exp(-rate * (period + u))) / -math.expm1(-2 * rate * period)
+        total += term
+        if term <= 1e-17 * total:
+            return total * math.pi / (ratio * strip)
+        order += 2

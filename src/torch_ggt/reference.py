@@ -136,6 +136,8 @@ class GGTReference:
         self.nesterov = nesterov
         self.sgd_scale = sgd_scale
         self.truncate_momentum = truncate_momentum
+        self.preconditioned = torch.empty(0, dtype=torch.float64)
+        """v, the vector that the last step preconditioned."""
         self._momentum: Tensor | float = 0.0
         self._gradients: list[Tensor] = []  # newest first, as are the next two
         self._columns: list[Tensor] = []
@@ -153,6 +155,7 @@ class GGTReference:
             v = self._decayed(self._gradients, which=0).sum(1)
         if self.nesterov:
             v = g + beta1 * v
+        self.preconditioned = v
         self._columns.insert(0, v if self.history == "momentum" else g)
         G = self._decayed(self._columns, which=1)
         return inverse_root(G, v, eps=self.eps, jitter=self.jitter) + self.sgd_scale * v

@@ -109,8 +109,8 @@ class Window:
         entries = torch.where(newest, gram_row.square, gram_row.products)
         gram = torch.where(newest[:, None], entries[None, :], self.gram)
         self.gram.copy_(torch.where(newest[None, :], entries[:, None], gram))
-        self.decay.copy_(torch.where(newest, 1.0, self.decay * torch.where(taken, beta2, 1.0)))
-        self.momentum.copy_(torch.where(newest, 1.0, self.momentum * torch.where(taken, beta1, 1.0)))
+        for weights, beta in ((self.decay, beta2), (self.momentum, beta1)):
+            weights.copy_(torch.where(newest, 1.0, torch.where(taken, beta * weights, weights)))
         self.position.add_(taken).remainder_(self.size)
         self.count.add_(taken).clamp_(max=self.size)
         return newest.double()
