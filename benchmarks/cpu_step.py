@@ -103,14 +103,14 @@ def growth(sizes, rounds):
 
 
 def memory(d, r):
-    """Peak memory of making and running an optimizer, less its window, in units of d float32."""
+    """Peak memory of making and running an optimizer, less its window, in units of d float32 (at most 4)."""
     stepper = Stepper(d, lambda p: GGT(p, window=r))
     torch.zeros(1000, 1000) @ torch.zeros(1000, 1000)  # library workspaces, made at first use
     Stepper(1000, lambda p: GGT(p, window=r)).fill(r)
     peak, _ = peak_rss(lambda: stepper.fill(3))
     # Rows not yet written are not resident: three were.
     resident_rows = min(r, 5)
-    return {"d": d, "r": r, "peak / (4 d) beyond window": (peak - 4 * d * resident_rows) / (4 * d)}
+    return {"d": d, "r": r, "beyond": (peak - 4 * d * resident_rows) / (4 * d)}
 
 
 def main():

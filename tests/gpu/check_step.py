@@ -16,7 +16,7 @@ def relative_error(window_dtype, history, scope, solver, jitter, nesterov):
     starts = [torch.randn(s) for s in shapes]
     runs = {}
     for device in ("cpu", "cuda"):
-        parameters = [torch.nn.Parameter(s.to(device)) for s in starts]
+        parameters = [torch.nn.Parameter(s.clone().to(device)) for s in starts]
         optimizer = GGT(
             parameters,
             lr=1e-2,
