@@ -1,6 +1,6 @@
 """What a GGT step costs on a CPU, beside the two bare products W v and Wᵀ c, and beside torchzero's GGT.
 
-All contenders run in one process, interleaved, so that a noisy machine is noisy to all of them alike; times are medians.
+All contenders run in one process, interleaved: a noisy machine is noisy to all of them alike. Times are medians.
 Run ``make bench``; the result is printed and written as JSON.
 
     python benchmarks/cpu_step.py [--rounds 15] [--out out/cpu_step.json]
@@ -8,22 +8,25 @@ Run ``make bench``; the result is printed and written as JSON.
 
 import argparse
 import json
+import os
 import platform
 import statistics
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import torch
 
-from torch_ggt import GGT
+from torch_ggt import GGT, products
 
 
 class Stepper:
     """One parameter of d elements that gets a fresh gradient, not timed, before every step."""
 
     def __init__(self, d, make_optimizer):
-        self.parameter = torch.nn.Parameter(torch.zeros(d))
-        self.parameter.grad = torch.zeros(d)
+        self.parameter = torch.nn.Parameter(torch.ones(d))
+        self.parameter.grad = torch.ones(d)
         self.optimizer = make_optimizer([self.parameter])
 
     def prepare(self):
@@ -103,14 +106,26 @@ def growth(sizes, rounds):
 
 
 def memory(d, r):
-    """Peak memory of making and running an optimizer, less its window, in units of d float32 (at most 4)."""
-    stepper = Stepper(d, lambda p: GGT(p, window=r))
-    torch.zeros(1000, 1000) @ torch.zeros(1000, 1000)  # library workspaces, made at first use
+    """Peak memory of making and running an optimizer, less its window, in units of d float32 (at most 4).
+
+    In a process of its own, whose allocator gives every large block back at once, so that resident means used.
+    """
+    script = f"import cpu_step; print(cpu_step.memory_here({d}, {r}))"
+    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(2**20)}
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(
+        command, cwd=Path(__file__).parent, env=environment, check=True, capture_output=True, text=True
+    )
+    return {"d": d, "r": r, "beyond": float(done.stdout.split()[-1])}
+
+
+def memory_here(d, r):
+    with torch.no_grad():  # compilers and workspaces, there from the first use on
+        products.gram_row(torch.zeros(r, d), torch.zeros(d))
     Stepper(1000, lambda p: GGT(p, window=r)).fill(r)
-    peak, _ = peak_rss(lambda: stepper.fill(3))
-    # Rows not yet written are not resident: three were.
-    resident_rows = min(r, 5)
-    return {"d": d, "r": r, "beyond": (peak - 4 * d * resident_rows) / (4 * d)}
+    stepper = Stepper(d, lambda p: GGT(p, window=r))
+    peak, _ = peak_rss(lambda: stepper.fill(r))
+    return (peak - 4 * d * r) / (4 * d)
 
 
 def main():

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from torch_ggt.kernels.cpu import compiled_gram_row
+
 __all__ = ["expand", "gram_row"]
 
 # Elements of the float64 block. On a CPU 8 MiB stay in the caches; a GPU needs enough to fill it.
@@ -40,11 +42,15 @@ def expand(rows: Tensor, coefficients: Tensor, gram: Tensor, out: Tensor) -> Ten
 
 
 def _gram_row(rows: Tensor, row: Tensor) -> Tensor:
-    products = torch.zeros(rows.shape[0] + 1, dtype=torch.float64, device=rows.device)
     if rows.dtype == torch.float64:
-        torch.mv(rows, row, out=products[:-1])
-        products[-1] = torch.dot(row, row)
-        return products
+        return torch.cat([torch.mv(rows, row), torch.dot(row, row)[None]])
+    if rows.device.type == "cpu":
+        return compiled_gram_row(rows, row, fallback=_gram_row_by_blocks)
+    return _gram_row_by_blocks(rows, row)
+
+
+def _gram_row_by_blocks(rows: Tensor, row: Tensor) -> Tensor:
+    products = torch.zeros(rows.shape[0] + 1, dtype=torch.float64, device=rows.device)
     widen = _Widener(rows)
     for columns in widen.column_ranges():
         piece = row[columns].double()

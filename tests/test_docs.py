@@ -1,0 +1,59 @@
+"""What the documentation shows is true: examples run, links lead somewhere, the demo demonstrates."""
+
+import doctest
+import importlib
+import pkgutil
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import torch_ggt
+
+ROOT = Path(__file__).parent.parent
+MODULES = [m.name for m in pkgutil.walk_packages(torch_ggt.__path__, "torch_ggt.")]
+
+
+@pytest.mark.parametrize("name", ["torch_ggt", *MODULES])
+def test_examples_in_docstrings(name):
+    module = importlib.import_module(name)
+    failures, _ = doctest.testmod(module, extraglobs={"torch": torch}, optionflags=doctest.NORMALIZE_WHITESPACE)
+    assert failures == 0
+
+
+@pytest.mark.parametrize("name", ["torch_ggt", *MODULES])
+def test_every_public_name_is_documented(name):
+    module = importlib.import_module(name)
+    assert module.__doc__
+    for public in getattr(module, "__all__", []):
+        thing = getattr(module, public)
+        assert not callable(thing) or thing.__doc__, public
+
+
+def test_links_in_markdown():
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+    for page in pages:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
+            assert (page.parent / target).exists(), (page.name, target)
+
+
+def test_the_library_imports_torch_alone():
+    """In a process of its own: nothing beyond torch and the standard library is asked for."""
+    script = (
+        "import sys, torch; before = set(sys.modules); import torch_ggt; "
+        "new = {m.split('.')[0] for m in set(sys.modules) - before}; "
+        "print(sorted(new - {'torch', 'torch_ggt'} - set(sys.stdlib_module_names)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_demo(tmp_path):
+    picture = tmp_path / "demo.png"
+    command = [sys.executable, str(ROOT / "examples" / "demo.py"), "--steps", "20", "--out", str(picture)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path)
+    assert "validation loss" in done.stdout
+    assert picture.stat().st_size > 10_000
