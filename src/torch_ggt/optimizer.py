@@ -180,7 +180,6 @@ class GGT(Optimizer):
 
     # ---- saving and loading ----------------------------------------------------------------------------------------
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load what `state_dict` returned; windows, Grams and counters keep their dtypes.
 
