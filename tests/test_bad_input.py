@@ -144,12 +144,10 @@ def test_a_parameter_that_moved():
     optimizer = GGT([p])
     p.grad = torch.ones(3)
     optimizer.step()
-    moved = nn.Parameter(torch.ones(3, device="meta"))  # the one other device that every machine has
-    optimizer.state[moved] = optimizer.state.pop(p)
-    optimizer.param_groups[0]["params"][0] = moved
-    for block in optimizer._blocks:
-        block.members = block.allotted = [(optimizer.param_groups[0], moved)]
-    moved.grad = torch.ones(3, device="meta")
+    p.grad = None
+    # As `module.to(device)` does it; meta is the one other device that every machine has.
+    torch.utils.swap_tensors(p, nn.Parameter(torch.ones(3, device="meta")))
+    p.grad = torch.ones(3, device="meta")
     with pytest.raises(RuntimeError, match="on meta, but its optimizer state is on cpu"):
         optimizer.step()
 
@@ -229,6 +227,28 @@ def test_skip_changes_nothing_and_counts(options, value):
     optimizer.step()
     assert all(p.isfinite().all() for p in model.parameters())
     assert optimizer.skipped == 2
+
+
+@pytest.mark.filterwarnings("ignore:GGT skipped")
+def test_skips_are_counted_once_each_whatever_block_they_came_from():
+    p, q = parameter(), parameter()
+    optimizer = GGT([p, q], scope="parameter")
+    for step in range(6):
+        bad, absent = (p, q) if step % 2 else (q, p)
+        bad.grad, absent.grad = torch.full((3,), NAN), None
+        optimizer.step()
+    assert optimizer.skipped == 6
+
+
+@pytest.mark.parametrize("change", [{"window": 7}, {"history": "gradient"}], ids=str)
+def test_options_that_cannot_change_in_mid_run(change):
+    p = parameter()
+    optimizer = GGT([p])
+    p.grad = torch.ones(3)
+    optimizer.step()
+    optimizer.param_groups[0].update(change)
+    with pytest.raises(ValueError, match="was changed to"):
+        optimizer.step()
 
 
 def test_first_gradient_not_finite():

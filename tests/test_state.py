@@ -204,6 +204,26 @@ def test_replaced_state_is_adopted():
     assert_same(plain, offloaded)
 
 
+def test_replaced_entries_are_adopted():
+    """Some trainers replace the whole dictionary of a parameter."""
+    plain, moved = make({}), make({})
+    train(*plain, 0, 5)
+    train(*moved, 0, 5)
+    for parameter, entry in list(moved[1].state.items()):
+        moved[1].state[parameter] = {key: value.clone() for key, value in entry.items()}
+    train(*plain, 5, 12)
+    train(*moved, 5, 12)
+    assert_same(plain, moved)
+
+
+def test_cleared_state_starts_afresh():
+    model, optimizer = make({})
+    train(model, optimizer, 0, 5)
+    optimizer.state.clear()
+    train(model, optimizer, 5, 7)
+    assert int(optimizer.state[model[0].weight]["count"]) == 2
+
+
 def test_late_parameters_resume_bitwise():
     """Columns are in the order of the parameters, whenever they came: the sums are the same after loading."""
 

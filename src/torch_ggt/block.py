@@ -18,7 +18,7 @@ the block's first         ``gram``                   (r, r) float64: K
 A complex parameter appears as its real and imaginary parts, with a last dimension of 2.
 """
 
-from collections.abc import Iterator, MutableMapping
+from collections.abc import MutableMapping
 from typing import Any
 
 import torch
@@ -57,7 +57,8 @@ class Block:
         self._row_views: list[Tensor] = []
         self._momentum: Tensor | None = None
         self._momentum_views: list[Tensor] = []
-        self._published: list[tuple[dict[str, Any], str, Tensor]] = []
+        self._by_group: list[tuple[Group, list[int]]] = []
+        self._published: list[tuple[Tensor, str, Tensor]] = []
 
     # ---- columns and state -----------------------------------------------------------------------------------------
 
@@ -68,12 +69,10 @@ class Block:
     def attach(self, state: State) -> bool:
         """Make the flat tensors hold what ``state`` says, plus new columns; False while no parameter has any."""
         allotted = [
-            member
-            for member in self.members
-            if member[1].grad is not None or (member[1] in state and "window" in state[member[1]])
+            member for member in self.members if member[1].grad is not None or "window" in state.get(member[1], {})
         ]
         intact = len(allotted) == len(self.allotted) and all(
-            entry.get(key) is tensor for entry, key, tensor in self._published
+            state.get(parameter, {}).get(key) is tensor for parameter, key, tensor in self._published
         )
         if allotted and not (intact and self._published):
             self._rebuild(allotted, state)
@@ -98,30 +97,26 @@ class Block:
         momentum = torch.zeros_like(row) if self.options["history"] == "momentum" else None
         skipped = torch.zeros((), dtype=torch.int64, device=device)
 
-        published: list[tuple[dict[str, Any], str, Tensor]] = []
-
-        def publish(entry: dict[str, Any], key: str, tensor: Tensor) -> None:
-            if key in entry:
-                tensor.copy_(entry[key])
-            published.append((entry, key, tensor))
-
-        window_views = layout.views(window.rows)
         momentum_views = [] if momentum is None else layout.views(momentum)
-        for index, parameter in enumerate(parameters):
-            entry = state[parameter]
-            publish(entry, "window", window_views[index])
-            if momentum is not None:
-                publish(entry, "momentum_buffer", momentum_views[index])
-        first = state[parameters[0] if owner is None else owner]
-        for key in WHOLE_BLOCK_KEYS:
-            publish(first, key, skipped if key == "skipped" else getattr(window, key))
-
-        for entry, key, tensor in published:  # only now: a failure above leaves the state as it was
-            entry[key] = tensor
+        first = parameters[0] if owner is None else owner
+        published = [
+            *((p, "window", view) for p, view in zip(parameters, layout.views(window.rows), strict=True)),
+            *((p, "momentum_buffer", view) for p, view in zip(parameters, momentum_views, strict=False)),
+            *((first, key, skipped if key == "skipped" else getattr(window, key)) for key in WHOLE_BLOCK_KEYS),
+        ]
+        for parameter, key, tensor in published:
+            if key in state[parameter]:
+                tensor.copy_(state[parameter][key])
+        for parameter, key, tensor in published:  # only now: a failure above leaves the state as it was
+            state[parameter][key] = tensor
         self.allotted, self.numel = allotted, layout.numel
         self.window, self.skipped = window, skipped
         self._row, self._row_views = row, layout.views(row)
         self._momentum, self._momentum_views = momentum, momentum_views
+        self._by_group = [
+            (group, [i for i, member in enumerate(allotted) if member[0] is group])
+            for group in {id(group): group for group, _ in allotted}.values()
+        ]
         self._published = published
 
     def _row_dtype(self) -> torch.dtype:
@@ -130,8 +125,15 @@ class Block:
             return dtype
         return torch.float64 if any(p.dtype in _WIDE for _, p in self.members) else torch.float32
 
-    def check_gradients(self) -> None:
-        """Refuse what cannot be flattened: moved parameters, sparse gradients."""
+    def check(self) -> None:
+        """Refuse what cannot be continued (changed options, moved parameters) or flattened (sparse gradients)."""
+        history = "gradient" if self._momentum is None else "momentum"
+        for key, made_with in (("window", self.window.size), ("history", history)):
+            if self.options[key] != made_with:
+                raise ValueError(
+                    f"GGT: {key} was changed to {self.options[key]!r} in the param group, but the state was made with "
+                    f"{key}={made_with!r}; make a new optimizer to change it"
+                )
         device = self._row.device
         for group, parameter in self.allotted:
             if parameter.device != device:
@@ -181,7 +183,11 @@ class Block:
     def scatter(self, coefficients: Tensor, taken: Tensor) -> None:
         """p ← (1 - lr·weight_decay) p - lr·G c for every parameter with a gradient; unchanged where not ``taken``."""
         self.window.expand(coefficients, out=self._row)
-        for group, parameters, updates in self._by_group():
+        for group, indices in self._by_group:
+            chosen = [i for i in indices if self.allotted[i][1].grad is not None]
+            if not chosen:
+                continue
+            parameters, updates = [as_real(self.allotted[i][1]) for i in chosen], [self._row_views[i] for i in chosen]
             lr, weight_decay = group["lr"], group["weight_decay"]
             if weight_decay != 0:
                 torch._foreach_mul_(parameters, 1 - lr * weight_decay * taken.double())
@@ -190,22 +196,6 @@ class Block:
                 torch._foreach_sub_(parameters, updates)
             else:
                 torch._foreach_add_(parameters, updates, alpha=-lr)
-
-    def _by_group(self) -> Iterator[tuple[Group, list[Tensor], list[Tensor]]]:
-        start = 0
-        while start < len(self.allotted):
-            group = self.allotted[start][0]
-            stop = start
-            while stop < len(self.allotted) and self.allotted[stop][0] is group:
-                stop += 1
-            chosen = [i for i in range(start, stop) if self.allotted[i][1].grad is not None]
-            if chosen:
-                yield (
-                    group,
-                    [as_real(self.allotted[i][1]) for i in chosen],
-                    [self._row_views[i] for i in chosen],
-                )
-            start = stop
 
 
 class Candidate:
@@ -218,7 +208,7 @@ class Candidate:
         self.gram_row: GramRow
 
     def commit_momentum(self, taken: Tensor) -> None:
-        """V ← its new value, where ``taken``."""
+        """v ← its new value, where ``taken``."""
         for momentum, updated in zip(self._momenta, self._updated, strict=True):
             torch.where(taken, updated, momentum, out=momentum)
 
@@ -244,4 +234,6 @@ def _common_device(parameters: list[Tensor]) -> torch.device:
             "GGT: parameters are on the meta device and have no values to step; materialize the model first, "
             "e.g. model.to_empty(device=...)"
         )
+    if devices[0].type == "mps":
+        raise RuntimeError("GGT: the Gram matrix is float64, which the mps device does not have; use the CPU")
     return devices[0]

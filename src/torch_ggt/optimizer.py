@@ -58,7 +58,7 @@ class GGT(Optimizer):
         sgd_scale: ≥ 0, adds sgd_scale·v to the preconditioned step: the paper's interpolation with SGD. It gives up
             the bound on the step's length and the invariance to the scale of the loss.
         jitter: δ = jitter·tr(GᵀG)/r, the paper's numerical safeguard. After a gradient spike of relative size S the
-            steps are short, about min(1, 1/(S·√jitter)), until it leaves the window.
+            steps are short, about min(1, √(window/jitter)/S), until it has left the window.
         nesterov: precondition the look-ahead g + β₁v.
         adjust_lr_fn: "match_rms_adamw" multiplies the step by 0.2·√d, so that learning rates tuned for AdamW carry
             over; "original" is the paper's step.
@@ -162,6 +162,7 @@ class GGT(Optimizer):
             self._report_nonfinite(blocks, taken)
         for block, candidate in zip(blocks, candidates, strict=True):
             _advance(block, candidate, taken[block.skipped.device])
+        self._count_skipped(taken)
         return loss
 
     @property
@@ -245,7 +246,7 @@ class GGT(Optimizer):
         return self._blocks
 
     def _init_group(self) -> None:
-        """Put the state of every block with a gradient in place, and check its gradients.
+        """Put the state of every block with a gradient in place, and check it.
 
         torch.compile knows a method of this name and runs it once, outside of the graph, when it traces a step.
         """
@@ -253,7 +254,14 @@ class GGT(Optimizer):
         for block in self._all_blocks():
             if block.has_gradient():
                 block.attach(self.state)
-                block.check_gradients()
+                block.check()
+
+    def _count_skipped(self, taken: dict[torch.device, Tensor]) -> None:
+        """In every block, with a gradient or without: a step is skipped by all together."""
+        for block in self._all_blocks():
+            if block.allotted and taken:
+                flag = taken.get(block.skipped.device, next(iter(taken.values())))
+                block.skipped.add_(~flag.to(block.skipped.device))
 
     def _report_nonfinite(self, blocks: list[Block], taken: dict[torch.device, Tensor]) -> None:
         """Raise or warn where the host may look: always on a CPU, on a GPU only if asked to raise."""
@@ -299,7 +307,6 @@ def _advance(block: Block, candidate: Candidate, taken: Tensor) -> None:
     beta1, _ = options["betas"]
     newest = window.push(candidate.row, candidate.gram_row, betas=options["betas"], accept=taken)
     candidate.commit_momentum(taken)
-    block.skipped.add_(~taken)
 
     # The vector to precondition is v = G a: the newest row itself, or the truncated momentum of the rows.
     a = newest
