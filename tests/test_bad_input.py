@@ -23,7 +23,7 @@ def parameter(*shape):
         ({"lr": -1e-3}, ValueError, "lr must be a finite number ≥ 0, got lr=-0.001"),
         ({"lr": NAN}, ValueError, "got lr=nan"),
         ({"lr": INF}, ValueError, "got lr=inf"),
-        ({"lr": torch.tensor([1e-3, 1e-3])}, ValueError, "1 element, got 2"),
+        ({"lr": torch.tensor([1e-3, 1e-3])}, ValueError, "1 real element, got tensor"),
         ({"lr": "fast"}, TypeError, "lr must be a number or a 1-element Tensor, got 'fast'"),
         ({"betas": (1.0, 1.0)}, ValueError, r"betas\[0\] .* \[0, 1\), got 1.0"),
         ({"betas": (-0.1, 1.0)}, ValueError, "got -0.1"),
@@ -32,6 +32,10 @@ def parameter(*shape):
         ({"betas": (0.9, 1.1)}, ValueError, "got 1.1"),
         ({"betas": 0.9}, ValueError, "pair"),
         ({"betas": (0.9, 0.99, 0.999)}, ValueError, "pair"),
+        ({"betas": ("a", 1.0)}, ValueError, "pair of numbers"),
+        ({"lr": torch.tensor(1j)}, ValueError, "1 real element"),
+        ({"jitter": 1e-14}, ValueError, r"0 or lie in \[1e-10, 1\], got jitter=1e-14"),
+        ({"jitter": 2.0}, ValueError, "got jitter=2.0"),
         ({"betas": (0.99, 0.9), "history": "gradient"}, ValueError, "needs β₁ ≤ β₂"),
         ({"eps": -1e-8}, ValueError, "eps must be a finite number ≥ 0, got eps=-1e-08"),
         ({"eps": NAN}, ValueError, "got eps=nan"),
@@ -249,6 +253,38 @@ def test_options_that_cannot_change_in_mid_run(change):
     optimizer.param_groups[0].update(change)
     with pytest.raises(ValueError, match="was changed to"):
         optimizer.step()
+
+
+def test_the_warning_points_at_the_user():
+    p = parameter()
+    optimizer = GGT([p])
+    p.grad = torch.full((3,), NAN)
+    with pytest.warns(UserWarning, match="skipped") as caught:
+        optimizer.step()
+    assert caught[0].filename == __file__
+
+
+def test_the_groups_own_scope_and_nonfinite_count():
+    p, q = parameter(), parameter()
+    optimizer = GGT([{"params": [p, q], "scope": "parameter", "nonfinite": "raise"}])
+    p.grad, q.grad = torch.ones(3), torch.ones(3)
+    optimizer.step()
+    assert len(optimizer.spectrum()) == 2
+    p.grad[0] = NAN
+    with pytest.raises(RuntimeError, match="not finite"):
+        optimizer.step()
+
+
+def test_lists_of_betas_agree_with_tuples():
+    GGT([{"params": [parameter()], "betas": [0.9, 1.0]}, {"params": [parameter()]}])
+
+
+def test_gradients_at_the_end_of_float32():
+    p = nn.Parameter(torch.zeros(4))
+    optimizer = GGT([p], eps=0.0, lr=1.0, adjust_lr_fn="original")
+    p.grad = torch.tensor([1e-40, 0, 1e-40, 1e-40])
+    optimizer.step()
+    assert p.detach().norm().item() == pytest.approx(1.0, rel=1e-3)
 
 
 def test_first_gradient_not_finite():

@@ -198,6 +198,32 @@ def test_tensor_lr_equals_float_lr(make):
 
 
 @every_optimizer
+def test_tensor_lr_of_one_element(make):
+    p = nn.Parameter(torch.ones(3))
+    optimizer = make([p], lr=torch.tensor([1e-2]), weight_decay=0.1)
+    p.grad = torch.ones(3)
+    optimizer.step()
+    assert (p < 1).all()
+    assert p.shape == (3,)
+
+
+@every_optimizer
+def test_replaced_parameters_and_groups_count(make):
+    p, q = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3))
+    optimizer = make([p], lr=1e-2)
+    p.grad = torch.ones(3)
+    optimizer.step()
+    optimizer.param_groups[0]["params"][0] = q
+    p.grad, q.grad = None, torch.ones(3)
+    optimizer.step()
+    assert (q < 1).all()
+    optimizer.param_groups = [{**group, "lr": 0.0, "weight_decay": 0.0} for group in optimizer.param_groups]
+    before = q.detach().clone()
+    optimizer.step()
+    assert torch.equal(q.detach(), before)
+
+
+@every_optimizer
 def test_step_hooks(make):
     model = small_model()
     optimizer = make(model.parameters())

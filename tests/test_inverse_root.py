@@ -136,6 +136,23 @@ def test_apply_inverse_root_keeps_the_dtype_and_refuses_wrong_shapes():
         apply_inverse_root(rows, torch.randn(4), solver="svd")
 
 
+def test_coefficients_refuse_an_unknown_solver():
+    with pytest.raises(ValueError, match="'choleski'"):
+        coefficients(torch.eye(2).double(), torch.ones(2).double(), eps=0.0, jitter=1e-6, solver="choleski")
+    with pytest.raises(ValueError, match="needs jitter > 0"):
+        coefficients(torch.eye(2).double(), torch.ones(2).double(), eps=0.0, jitter=0.0, solver="cholesky")
+
+
+@pytest.mark.parametrize("solver", ["eigh", "cholesky"])
+def test_the_smallest_jitter_allowed_is_safe(solver):
+    """Constant rows: all of M but one direction is rounding."""
+    rows = torch.randn(1, 500, dtype=torch.float64).expand(200, 500)
+    e = torch.zeros(200, dtype=torch.float64)
+    e[0] = 1
+    c = coefficients(rows @ rows.T, e, eps=0.0, jitter=1e-10, solver=solver, tolerance=1e-11)
+    assert (rows.T @ c).norm().item() == pytest.approx(200**-0.5, rel=1e-3)
+
+
 def test_the_step_of_an_orthonormal_window_is_the_newest_row():
     rows = torch.eye(4, dtype=torch.float64)
     c = coefficients(rows @ rows.T, rows[0], eps=0.0, jitter=0.0)

@@ -224,6 +224,66 @@ def test_cleared_state_starts_afresh():
     assert int(optimizer.state[model[0].weight]["count"]) == 2
 
 
+def test_unpickled_optimizers_take_on_new_parameters():
+    p, q = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(2))
+    optimizer = GGT([p, q], window=WINDOW)
+    for _ in range(2):  # before the first step, and with one parameter still without state
+        optimizer = pickle.loads(pickle.dumps(optimizer))
+        p, q = optimizer.param_groups[0]["params"]
+        p.grad = torch.ones(3)
+        optimizer.step()
+    q.grad = torch.ones(2)
+    optimizer.step()
+    assert (q < 1).all()
+
+
+def gram_error(optimizer):
+    (block,) = optimizer._blocks
+    rows = block.window.rows.double()
+    return (block.window.gram - rows @ rows.T).abs().max().item()
+
+
+def test_lost_state_of_one_parameter_does_not_leave_a_wrong_gram():
+    p, q = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(2))
+    optimizer = GGT([p, q], window=4)
+
+    def step():
+        p.grad, q.grad = torch.randn(3), torch.randn(2)
+        optimizer.step()
+
+    for _ in range(3):
+        step()
+    saved = copy.deepcopy(optimizer.state_dict())
+    del optimizer.state[q]
+    step()
+    assert gram_error(optimizer) < 1e-12
+    del saved["state"][1]
+    optimizer.load_state_dict(saved)
+    step()
+    assert gram_error(optimizer) < 1e-12
+
+
+@pytest.mark.parametrize("lost", ["gram", "decay", "position"])
+def test_an_incomplete_state_dict_is_refused_and_changes_nothing(lost):
+    model, optimizer = make({})
+    train(model, optimizer, 0, 3)
+    saved = copy.deepcopy(optimizer.state_dict())
+    del saved["state"][0][lost]
+    before = copy.deepcopy(optimizer.state_dict())
+    with pytest.raises(ValueError, match="incomplete"):
+        optimizer.load_state_dict(saved)
+    ours, theirs = tensors_of(before["state"]), tensors_of(optimizer.state_dict()["state"])
+    assert all(torch.equal(ours[key], theirs[key]) for key in ours)
+    train(model, optimizer, 3, 5)
+
+
+def test_looking_does_not_make_state():
+    model, optimizer = make({})
+    model(torch.ones(1, 3)).sum().backward()
+    assert optimizer.spectrum() == []
+    assert not optimizer.state
+
+
 def test_late_parameters_resume_bitwise():
     """Columns are in the order of the parameters, whenever they came: the sums are the same after loading."""
 

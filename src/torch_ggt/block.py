@@ -28,7 +28,7 @@ from torch_ggt.flatten import Layout, as_real
 from torch_ggt.memory import allocate_window
 from torch_ggt.window import GramRow, Window
 
-__all__ = ["WHOLE_BLOCK_KEYS", "Block", "Group", "State"]
+__all__ = ["WHOLE_BLOCK_KEYS", "Block", "Candidate", "Group", "State", "describe", "partition"]
 
 Group = dict[str, Any]
 State = MutableMapping[Tensor, dict[str, Any]]
@@ -66,10 +66,17 @@ class Block:
         """Whether any parameter has a gradient to follow."""
         return any(parameter.grad is not None for _, parameter in self.members)
 
-    def attach(self, state: State) -> bool:
-        """Make the flat tensors hold what ``state`` says, plus new columns; False while no parameter has any."""
+    def attach(self, state: State, *, allot: bool) -> bool:
+        """Make the flat tensors hold what ``state`` says; False while no parameter has columns.
+
+        Args:
+            state: the optimizer's state.
+            allot: give columns to parameters that have a gradient and none yet.
+        """
         allotted = [
-            member for member in self.members if member[1].grad is not None or "window" in state.get(member[1], {})
+            (group, parameter)
+            for group, parameter in self.members
+            if (allot and parameter.grad is not None) or "window" in state.get(parameter, {})
         ]
         intact = len(allotted) == len(self.allotted) and all(
             state.get(parameter, {}).get(key) is tensor for parameter, key, tensor in self._published
@@ -107,6 +114,8 @@ class Block:
         for parameter, key, tensor in published:
             if key in state[parameter]:
                 tensor.copy_(state[parameter][key])
+        if owner is not None:
+            window.mend_gram()
         for parameter, key, tensor in published:  # only now: a failure above leaves the state as it was
             state[parameter][key] = tensor
         self.allotted, self.numel = allotted, layout.numel
@@ -136,6 +145,8 @@ class Block:
                 )
         device = self._row.device
         for group, parameter in self.allotted:
+            if hasattr(parameter, "device_mesh"):
+                raise RuntimeError(f"GGT: {describe(group, parameter)} is a DTensor; sharding is not supported yet")
             if parameter.device != device:
                 raise RuntimeError(
                     f"GGT: {describe(group, parameter)} is on {parameter.device}, but its optimizer state is on "
@@ -189,13 +200,22 @@ class Block:
                 continue
             parameters, updates = [as_real(self.allotted[i][1]) for i in chosen], [self._row_views[i] for i in chosen]
             lr, weight_decay = group["lr"], group["weight_decay"]
+            lr = lr.reshape(()).to(self._row.device) if isinstance(lr, Tensor) else lr
             if weight_decay != 0:
                 torch._foreach_mul_(parameters, 1 - lr * weight_decay * taken.double())
             if isinstance(lr, Tensor):
-                torch._foreach_mul_(updates, lr.to(self._row.device))
+                torch._foreach_mul_(updates, lr)
                 torch._foreach_sub_(parameters, updates)
             else:
                 torch._foreach_add_(parameters, updates, alpha=-lr)
+
+
+def partition(groups: list[Group]) -> list[list[tuple[Group, Any]]]:
+    """The (param group, parameter) pairs of each full matrix; of saved groups, the pairs with saved indices."""
+    by_group = [[(group, p) for p in group["params"]] for group in groups]
+    members = [member for part in by_group for member in part]
+    parts = {"model": [members], "group": by_group, "parameter": [[member] for member in members]}
+    return [part for part in parts[groups[0]["scope"]] if part]
 
 
 class Candidate:

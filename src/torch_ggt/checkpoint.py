@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torch_ggt.block import WHOLE_BLOCK_KEYS, partition
+
 __all__ = ["FORMAT_KEY", "FORMAT_VERSION", "Carried", "carry", "check_loadable", "unpack"]
 
 FORMAT_KEY = "ggt_format"
@@ -70,11 +72,23 @@ def check_loadable(state_dict: dict[str, Any], groups: list[dict[str, Any]]) -> 
                 )
         for index, parameter in zip(saved["params"], live["params"], strict=True):
             _check_shapes(state_dict["state"].get(index, {}), parameter, saved["window"], index)
+    for members in partition(saved_groups):
+        entries = [state_dict["state"].get(index, {}) for _, index in members]
+        complete = [entry for entry in entries if all(key in entry for key in WHOLE_BLOCK_KEYS)]
+        if any("window" in entry for entry in entries) and len(complete) != 1:
+            raise ValueError(
+                f"GGT: the saved state is incomplete: it holds rows of a window, but {len(complete)} parameters hold "
+                f"all of {', '.join(WHOLE_BLOCK_KEYS)}, and exactly one must"
+            )
 
 
 def _check_shapes(entry: dict[str, Any], parameter: Tensor, size: int, index: int) -> None:
     shape = (*parameter.shape, 2) if parameter.is_complex() else tuple(parameter.shape)
-    for key, expected in (("window", (size, *shape)), ("momentum_buffer", shape), ("gram", (size, size))):
+    expected_shapes = {
+        **{"window": (size, *shape), "momentum_buffer": shape, "gram": (size, size), "decay": (size,)},
+        **{"momentum": (size,), "position": (), "count": (), "skipped": ()},
+    }
+    for key, expected in expected_shapes.items():
         if key not in entry:
             continue
         found = tuple(entry[key].shape) if isinstance(entry[key], torch.Tensor) else entry[key]

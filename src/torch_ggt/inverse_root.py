@@ -46,6 +46,7 @@ def coefficients(
         >>> coefficients(M, torch.ones(2, dtype=torch.float64), eps=1.0, jitter=0.0)
         tensor([0.3333, 0.2500], dtype=torch.float64)
     """
+    check_solver(solver, jitter)
     trace = moment.diagonal(dim1=-2, dim2=-1).sum(-1)
     unit = torch.where(trace > 0, trace, 1.0)  # an all-zero window must not give 0/0
     root_unit = unit.sqrt()
@@ -101,7 +102,11 @@ def apply_inverse_root(
 
 
 def check_solver(solver: str, jitter: float) -> None:
-    """Raise ValueError for an unknown solver, and for "cholesky" without the jitter that makes M definite."""
+    """Raise ValueError for an unknown solver, a jitter in the rounding noise, and for "cholesky" without jitter."""
+    if not (jitter == 0 or 1e-10 <= jitter <= 1):
+        raise ValueError(
+            f"jitter must be 0 or lie in [1e-10, 1], got jitter={jitter}: less is below the rounding of a Gram matrix"
+        )
     if solver not in ("auto", "cholesky", "eigh"):
         raise ValueError(f"solver must be 'auto', 'cholesky' or 'eigh', got {solver!r}")
     if solver == "cholesky" and not jitter > 0:

@@ -12,6 +12,7 @@ One step, in the paper's symbols (each line is one call below)::
 import copy
 import math
 import warnings
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, overload
 
@@ -20,7 +21,7 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
 from torch_ggt import checkpoint
-from torch_ggt.block import Block, Candidate, Group, describe
+from torch_ggt.block import Block, Candidate, Group, describe, partition
 from torch_ggt.inverse_root import coefficients
 from torch_ggt.options import check_agreement, check_options
 
@@ -38,7 +39,7 @@ class GGT(Optimizer):
 
     where the columns of G are the last r momentum vectors (or gradients), each times β₂ per step of age. The step is
     exact and costs two passes over the window. Its length, before lr and the factor s of ``adjust_lr_fn``, is at most
-    one, whatever the scale of the loss.
+    one, whatever the scale of the loss (with history="gradient": at most the length of its momentum weights).
 
     Args:
         params: parameters, named parameters, or param groups. ``lr``, ``weight_decay`` and ``maximize`` may differ
@@ -57,14 +58,16 @@ class GGT(Optimizer):
         scope: one full matrix for the whole "model" (the paper), one per param "group", or one per "parameter".
         sgd_scale: ≥ 0, adds sgd_scale·v to the preconditioned step: the paper's interpolation with SGD. It gives up
             the bound on the step's length and the invariance to the scale of the loss.
-        jitter: δ = jitter·tr(GᵀG)/r, the paper's numerical safeguard. After a gradient spike of relative size S the
-            steps are short, about min(1, √(window/jitter)/S), until it has left the window.
+        jitter: δ = jitter·tr(GᵀG)/r, the paper's numerical safeguard: 0, or from 1e-10 to 1. After a
+            gradient spike of relative size S the steps are short, about min(1, √(window/jitter)/S), until it has left
+            the window.
         nesterov: precondition the look-ahead g + β₁v.
         adjust_lr_fn: "match_rms_adamw" multiplies the step by 0.2·√d, so that learning rates tuned for AdamW carry
             over; "original" is the paper's step.
         solver: "eigh", "cholesky" (needs jitter > 0), or "auto": eigh on a CPU, cholesky elsewhere.
         nonfinite: a NaN or Inf in a gradient: "skip" leaves everything as it was and counts it in `skipped`; "raise"
-            names the first offending parameter (this synchronizes with the device at each step).
+            names the first offending parameter (this synchronizes with the device at each step; inside torch.compile
+            and CUDA graphs, where the host cannot look, it skips, too).
         maximize: maximize the objective.
         capturable: no checks on the host, for CUDA graph capture. All state lives on the device either way.
         process_group: reserved for distributed training; None.
@@ -103,7 +106,8 @@ class GGT(Optimizer):
     ) -> None:
         if process_group is not None:
             raise ValueError(f"process_group must be None in this version, got {process_group!r}")
-        self._blocks: list[Block] | None = None
+        self._blocks: list[Block] = []
+        self._blocks_made_for: list[tuple[int, list[int]]] = []
         self._warned = False
         defaults = {
             "lr": lr,
@@ -134,7 +138,6 @@ class GGT(Optimizer):
             check_options(complete)
             check_agreement([*self.param_groups, complete])
         super().add_param_group(param_group)
-        self._blocks = None
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -155,7 +158,7 @@ class GGT(Optimizer):
                 loss = closure()
 
         self._init_group()
-        blocks = [block for block in self._all_blocks() if block.has_gradient()]
+        blocks = [block for block in self._blocks if block.has_gradient()]
         candidates = [_gather(block) for block in blocks]
         taken = _all_finite(candidates)
         if not torch.compiler.is_compiling():
@@ -176,7 +179,8 @@ class GGT(Optimizer):
 
         With ``scope="model"`` the list has one element. Its squares are the nonzero eigenvalues of the paper's GGᵀ.
         """
-        attached = [block for block in self._all_blocks() if block.attach(self.state)]
+        self._partition()
+        attached = [block for block in self._blocks if block.attach(self.state, allot=False)]
         return [block.window.singular_values()[: int(block.window.count)] for block in attached]
 
     # ---- saving and loading ----------------------------------------------------------------------------------------
@@ -195,9 +199,9 @@ class GGT(Optimizer):
         def after(_: Optimizer) -> None:
             for entry in self.state.values():
                 checkpoint.unpack(entry)
-            self._blocks = None
-            for block in self._all_blocks():  # copies now, so that nothing aliases the caller's tensors
-                block.attach(self.state)
+            self._partition()
+            for block in self._blocks:  # copies now, so that nothing aliases the caller's tensors
+                block.attach(self.state, allot=False)
 
         # Ours run closest to torch's own loading, inside the user's hooks.
         handles = (
@@ -217,11 +221,11 @@ class GGT(Optimizer):
             parameter: {key: value.clone() if isinstance(value, Tensor) else value for key, value in entry.items()}
             for parameter, entry in self.state.items()
         }
-        return {**plain, "state": compact}
+        return {**plain, "state": defaultdict(dict, compact)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._blocks = None
+        self._blocks, self._blocks_made_for = [], []
         self._warned = False
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "GGT":
@@ -233,17 +237,12 @@ class GGT(Optimizer):
 
     # ---- blocks ----------------------------------------------------------------------------------------------------
 
-    def _all_blocks(self) -> list[Block]:
-        if self._blocks is None:
-            members = [(group, p) for group in self.param_groups for p in group["params"]]
-            if self.defaults["scope"] == "model":
-                partition = [members]
-            elif self.defaults["scope"] == "group":
-                partition = [[(g, p) for p in g["params"]] for g in self.param_groups]
-            else:
-                partition = [[member] for member in members]
-            self._blocks = [Block(part) for part in partition if part]
-        return self._blocks
+    def _partition(self) -> None:
+        """Make the blocks, and make them again when param groups or their parameters were added or replaced."""
+        made_for = [(id(group), [id(p) for p in group["params"]]) for group in self.param_groups]
+        if made_for != self._blocks_made_for:
+            self._blocks = [Block(members) for members in partition(self.param_groups)]
+            self._blocks_made_for = made_for
 
     def _init_group(self) -> None:
         """Put the state of every block with a gradient in place, and check it.
@@ -251,21 +250,23 @@ class GGT(Optimizer):
         torch.compile knows a method of this name and runs it once, outside of the graph, when it traces a step.
         """
         check_agreement(self.param_groups)
-        for block in self._all_blocks():
+        self._partition()
+        for block in self._blocks:
             if block.has_gradient():
-                block.attach(self.state)
+                block.attach(self.state, allot=True)
                 block.check()
 
     def _count_skipped(self, taken: dict[torch.device, Tensor]) -> None:
         """In every block, with a gradient or without: a step is skipped by all together."""
-        for block in self._all_blocks():
+        for block in self._blocks:
             if block.allotted and taken:
                 flag = taken.get(block.skipped.device, next(iter(taken.values())))
                 block.skipped.add_(~flag.to(block.skipped.device))
 
     def _report_nonfinite(self, blocks: list[Block], taken: dict[torch.device, Tensor]) -> None:
         """Raise or warn where the host may look: always on a CPU, on a GPU only if asked to raise."""
-        wants_error = self.defaults["nonfinite"] == "raise" and not self.defaults["capturable"]
+        capturable = any(group["capturable"] for group in self.param_groups)
+        wants_error = self.param_groups[0]["nonfinite"] == "raise" and not capturable
         for device, flag in taken.items():
             if (device.type != "cpu" and not wants_error) or bool(flag):
                 continue
@@ -276,7 +277,7 @@ class GGT(Optimizer):
                 warnings.warn(
                     "GGT skipped a step because a gradient was not finite; parameters and state are unchanged. "
                     "optimizer.skipped counts such steps; nonfinite='raise' names the parameter.",
-                    stacklevel=4,
+                    stacklevel=5,
                 )
             return
 

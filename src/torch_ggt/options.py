@@ -1,6 +1,7 @@
 """What the options of a param group may be: one check per option, each message saying what was given and allowed."""
 
 import math
+from numbers import Real
 from typing import Any
 
 import torch
@@ -34,7 +35,7 @@ def check_options(options: dict[str, Any]) -> None:
     _check_lr(options["lr"])
     for name in _NONNEGATIVE:
         value = options[name]
-        if not isinstance(value, int | float) or not 0 <= value < math.inf:
+        if not isinstance(value, Real) or not 0 <= float(value) < math.inf:
             raise ValueError(f"GGT: {name} must be a finite number ≥ 0, got {name}={value!r}")
     for name, allowed in _CHOICES.items():
         if options[name] not in allowed:
@@ -57,7 +58,7 @@ def check_agreement(groups: list[dict[str, Any]]) -> None:
     of_matrix = _OF_MATRIX if first["scope"] == "model" else ()
     for number, group in enumerate(groups[1:], start=1):
         for key in (*_OF_STEP, *of_matrix):
-            if group[key] != first[key]:
+            if _plain(group[key]) != _plain(first[key]):
                 remedy = " (scope='group' gives each group its own matrix)" if key in of_matrix else ""
                 raise ValueError(
                     f"GGT: param group {number} has {key}={group[key]!r} and group 0 has {key}={first[key]!r}; with "
@@ -65,11 +66,15 @@ def check_agreement(groups: list[dict[str, Any]]) -> None:
                 )
 
 
+def _plain(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value  # betas read back from JSON are a list
+
+
 def _check_lr(lr: object) -> None:
     if isinstance(lr, Tensor):
-        if lr.numel() != 1:
-            raise ValueError(f"GGT: a Tensor lr must have 1 element, got {lr.numel()}")
-    elif not isinstance(lr, int | float):
+        if lr.numel() != 1 or lr.is_complex():
+            raise ValueError(f"GGT: a Tensor lr must have 1 real element, got {lr!r}")
+    elif not isinstance(lr, Real):
         raise TypeError(f"GGT: lr must be a number or a 1-element Tensor, got {lr!r}")
     if not 0 <= float(lr) < math.inf:
         raise ValueError(f"GGT: lr must be a finite number ≥ 0, got lr={lr!r}")
@@ -85,8 +90,9 @@ def _check_window(window: object) -> None:
 def _check_betas(betas: Any, history: str) -> None:  # noqa: ANN401 - anything a user passes
     try:
         beta1, beta2 = betas
+        float(beta1), float(beta2)
     except (TypeError, ValueError):
-        raise ValueError(f"GGT: betas must be a pair (β₁, β₂), got betas={betas!r}") from None
+        raise ValueError(f"GGT: betas must be a pair of numbers (β₁, β₂), got betas={betas!r}") from None
     if not 0 <= beta1 < 1:
         raise ValueError(f"GGT: betas[0] (β₁, momentum) must lie in [0, 1), got {beta1!r}")
     if not 0 < beta2 <= 1:

@@ -20,6 +20,8 @@ _GPU_BLOCK = 16 * 1_048_576
 
 # Largest relative error of a step that rounding the coefficients to the rows' precision may cause.
 _ROUNDING = 4e-6
+# Coefficients beyond this come with rows near the end of float32, and are better not rounded to it.
+_LARGEST = 1e30
 
 
 def gram_row(rows: Tensor, row: Tensor) -> Tensor:
@@ -66,18 +68,25 @@ def _expand(rows: Tensor, coefficients: Tensor, gram: Tensor, out: Tensor) -> No
     elif rows.dtype == torch.float32 and rows.device.type == "cpu":
         # One plain product with rounded coefficients. Rows that are nearly collinear come with large coefficients of
         # opposite sign, whose rounding does not cancel; K tells how much that matters, before it happens.
+        if coefficients.abs().max() > _LARGEST:
+            return _expand_by_blocks(rows, coefficients, out)
         rounded = coefficients.float()
         torch.mv(rows.t(), rounded, out=out)
         lost = coefficients - rounded
         if lost @ (gram @ lost) > _ROUNDING**2 * (coefficients @ (gram @ coefficients)):
             out.addmv_(rows.t(), lost.float())
     else:
-        widen = _Widener(rows)
-        for columns in widen.column_ranges():
-            piece = torch.zeros_like(out[columns], dtype=torch.float64)
-            for row_range, block in widen.blocks(columns):
-                piece.addmv_(block.t(), coefficients[row_range])
-            out[columns] = piece
+        _expand_by_blocks(rows, coefficients, out)
+    return None
+
+
+def _expand_by_blocks(rows: Tensor, coefficients: Tensor, out: Tensor) -> None:
+    widen = _Widener(rows)
+    for columns in widen.column_ranges():
+        piece = torch.zeros_like(out[columns], dtype=torch.float64)
+        for row_range, block in widen.blocks(columns):
+            piece.addmv_(block.t(), coefficients[row_range])
+        out[columns] = piece
 
 
 class _Widener:

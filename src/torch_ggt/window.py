@@ -132,6 +132,12 @@ class Window:
         eigenvalues: Tensor = torch.linalg.eigvalsh(self.moment())
         return eigenvalues.flip(-1).clamp_min(0).sqrt()
 
+    def mend_gram(self) -> None:
+        """Recompute K if it is not the Gram of the rows, as when part of a state was lost; else leave its bits."""
+        found = torch.stack([products.gram_row(row[None], row)[-1] for row in self.rows])
+        if not torch.allclose(found, self.gram.diagonal(), rtol=1e-9, atol=0.0):
+            self.gram.copy_(torch.stack([products.gram_row(self.rows, row)[:-1] for row in self.rows]))
+
     def reset(self) -> None:
         """Forget every row, in place: the hard window of the paper's theory."""
         for tensor in (self.rows, self.gram, self.decay, self.momentum, self.position, self.count):
