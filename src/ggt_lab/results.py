@@ -1,0 +1,73 @@
+"""Results as JSON lines: appended as a whole or not at all, and read back whatever a crash left behind."""
+
+import json
+import os
+import platform
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import torch_ggt
+
+__all__ = ["Results", "environment"]
+
+Record = dict[str, Any]
+
+
+def environment() -> Record:
+    """Where a result was made: versions, machine, and the exact command."""
+    return {
+        "torch_ggt": torch_ggt.__version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "processor": platform.processor() or platform.machine(),
+        "threads": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+    }
+
+
+class Results:
+    """A JSONL file of finished runs, one line each.
+
+    Args:
+        path: the file; it and its folder are made at the first `append`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def append(self, record: Record) -> None:
+        """Add one run, on disk when this returns."""
+        line = json.dumps(record, allow_nan=False) + "\n"
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a+b") as file:
+            if file.tell() > 0:
+                file.seek(-1, os.SEEK_END)
+                if file.read(1) != b"\n":  # a line that a kill cut off must not swallow this one
+                    file.write(b"\n")
+            file.write(line.encode())
+            file.flush()
+            os.fsync(file.fileno())
+
+    def __iter__(self) -> Iterator[Record]:
+        """All whole records; a damaged line is left out with a warning."""
+        if not self.path.exists():
+            return
+        for number, line in enumerate(self.path.read_bytes().splitlines(), start=1):
+            try:
+                record = json.loads(line)
+            except ValueError:
+                warnings.warn(f"{self.path}:{number} is damaged (cut off by a kill?) and left out", stacklevel=2)
+                continue
+            if isinstance(record, dict):
+                yield record
+
+    def finished(self) -> set[str]:
+        """The keys of the runs that are there."""
+        return {record["key"] for record in self if "key" in record}
