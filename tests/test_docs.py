@@ -12,10 +12,13 @@ from pathlib import Path
 import pytest
 import torch
 
+import ggt_lab
 import torch_ggt
 
 ROOT = Path(__file__).parent.parent
-MODULES = [m.name for m in pkgutil.walk_packages(torch_ggt.__path__, "torch_ggt.")]
+MODULES = [
+    m.name for package in (torch_ggt, ggt_lab) for m in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+]
 
 
 @pytest.mark.parametrize("name", ["torch_ggt", *MODULES])

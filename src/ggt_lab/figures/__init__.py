@@ -1,0 +1,1 @@
+"""Figures: they read results and never train."""

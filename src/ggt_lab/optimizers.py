@@ -1,0 +1,90 @@
+"""Optimizers by what a person types: ``GGT``, ``GGT(window=50)``, ``torch.optim.AdamW(weight_decay=0.1)``."""
+
+import ast
+import difflib
+import importlib
+import inspect
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from ggt_lab import dense
+from ggt_lab.train import OptimizerFactory
+from torch_ggt import GGT
+
+__all__ = ["optimizer_factory", "optimizer_names"]
+
+_OURS: dict[str, Any] = {
+    "GGT": GGT,
+    "DiagonalAdaptive": dense.DiagonalAdaptive,
+    "FullMatrixAdaptive": dense.FullMatrixAdaptive,
+}
+
+
+def optimizer_names() -> list[str]:
+    """Every name that needs no import path: ours, and all of torch.optim."""
+    theirs = {
+        name
+        for name, thing in vars(torch.optim).items()
+        if inspect.isclass(thing) and issubclass(thing, torch.optim.Optimizer) and thing is not torch.optim.Optimizer
+    }
+    return sorted({*_OURS, *theirs})
+
+
+def optimizer_factory(spec: str) -> OptimizerFactory:
+    """A function of (parameters, lr) that makes the optimizer that ``spec`` describes.
+
+    Args:
+        spec: a name or an import path, with or without keyword arguments in parentheses. Values are Python literals;
+            ``window_dtype`` takes the name of a dtype.
+
+    Raises:
+        ValueError: no such optimizer (the message names the closest), or a spec that cannot be read.
+
+    Example:
+        >>> make = optimizer_factory("GGT(window=5, window_dtype='bfloat16')")
+        >>> make([torch.nn.Parameter(torch.ones(2))], 1e-3).defaults["window"]
+        5
+    """
+    name, options = _parse(spec)
+    cls = _find(name)
+
+    def make(parameters: Iterable[torch.nn.Parameter], lr: float) -> torch.optim.Optimizer:
+        optimizer: torch.optim.Optimizer = cls(parameters, lr=lr, **options)
+        return optimizer
+
+    return make
+
+
+def _parse(spec: str) -> tuple[str, dict[str, Any]]:
+    try:
+        expression = ast.parse(spec.strip(), mode="eval").body
+        call = expression if isinstance(expression, ast.Call) else None
+        if call is not None and call.args:
+            raise ValueError("options are given by name")
+        options = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords} if call is not None else {}
+        name = ast.unparse(call.func if call is not None else expression)
+    except (SyntaxError, ValueError) as error:
+        raise ValueError(
+            f"cannot read the optimizer {spec!r} ({error}); write Name or Name(option=value), e.g. GGT(window=50)"
+        ) from None
+    if isinstance(options.get("window_dtype"), str):
+        options["window_dtype"] = getattr(torch, options["window_dtype"])
+    return name, options
+
+
+def _find(name: str) -> Any:  # noqa: ANN401 - any importable class
+    if name in _OURS:
+        return _OURS[name]
+    if "." in name:
+        module, _, attribute = name.rpartition(".")
+        try:
+            return getattr(importlib.import_module(module), attribute)
+        except (ImportError, AttributeError) as error:
+            raise ValueError(f"cannot import the optimizer {name!r}: {error}") from error
+    if name in optimizer_names():
+        return getattr(torch.optim, name)
+    close = difflib.get_close_matches(name, optimizer_names(), n=3, cutoff=0.4)
+    hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(optimizer_names())}."
+    raise ValueError(f"unknown optimizer {name!r}: {hint} Others by import path, e.g. package.module.Class.")

@@ -1,0 +1,38 @@
+"""A problem of your own: fill in the four methods, then ``ggt race my_problem.py``.
+
+An instance is the world of one run. Everything random comes from the seed, so that every optimizer meets the same start
+and the same data in the same order.
+"""
+
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+
+class Problem:
+    """Fit a small network to a noisy sine; replace all of it."""
+
+    steps = 300  # how long a run is
+    metric = "loss"  # which number of evaluate() is to be small
+
+    def __init__(self, seed: int, device: torch.device) -> None:
+        self.batches = torch.Generator().manual_seed(seed)
+        self.x = torch.linspace(-3, 3, 512)[:, None].to(device)
+        self.y = self.x.sin() + 0.1 * torch.randn(512, 1, generator=self.batches).to(device)
+        torch.manual_seed(seed)
+        self.model = nn.Sequential(nn.Linear(1, 32), nn.Tanh(), nn.Linear(32, 1)).to(device)
+
+    def parameters(self) -> Iterable[nn.Parameter]:
+        """What is optimized."""
+        return self.model.parameters()
+
+    def loss(self) -> torch.Tensor:
+        """The loss of the next batch, to be differentiated."""
+        index = torch.randint(0, 512, (32,), generator=self.batches)
+        return functional.mse_loss(self.model(self.x[index]), self.y[index])
+
+    def evaluate(self) -> dict[str, float]:
+        """Numbers that say how good the parameters are; called without gradients."""
+        return {"loss": functional.mse_loss(self.model(self.x), self.y).item()}

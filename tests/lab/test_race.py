@@ -1,0 +1,142 @@
+"""Races: equal conditions, interruption, divergence, standings."""
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+import torch
+
+from ggt_lab.optimizers import optimizer_factory, optimizer_names
+from ggt_lab.race import Run, execute, grid, race, standings
+from ggt_lab.results import Results
+from torch_ggt import GGT
+
+
+def without_seconds(record):
+    curve = [{k: v for k, v in point.items() if k != "seconds"} for point in record["curve"]]
+    return {**{k: v for k, v in record.items() if k != "environment"}, "curve": curve}
+
+
+def test_race_runs_everything_once(tmp_path):
+    results = Results(tmp_path / "r.jsonl")
+    runs = grid("logistic", {"SGD": [1.0, 10.0], "GGT(window=5)": [0.1]}, seeds=[0, 1], steps=20)
+    assert len(runs) == 6
+    done = []
+    race(runs, results, workers=2, on_done=lambda run, _: done.append(run))
+    assert sorted(done, key=str) == sorted(runs, key=str)
+    race(runs, results, on_done=lambda *_: pytest.fail("a finished run was run again"))
+    by_key = {record["key"]: record for record in results}
+    assert len(by_key) == 6
+    assert without_seconds(by_key[runs[0].key]) == without_seconds(execute(runs[0]))
+    assert len({record["curve"][0]["loss"] for record in by_key.values() if record["seed"] == 0}) == 1  # same start
+
+
+SCRIPT = """
+    import sys
+    from pathlib import Path
+    from ggt_lab.race import grid, race
+    from ggt_lab.results import Results
+    if __name__ == "__main__":
+        runs = grid("logistic", {"SGD": [1.0, 3.0, 10.0], "Adam": [0.1, 0.3]}, seeds=[0, 1], steps=400)
+        race(runs, Results(Path(sys.argv[1])), workers=1)
+"""
+
+
+def test_kill_in_mid_race_then_the_same_command(tmp_path):
+    script, killed, whole = tmp_path / "go.py", tmp_path / "killed.jsonl", tmp_path / "whole.jsonl"
+    script.write_text(textwrap.dedent(SCRIPT))
+    victim = subprocess.Popen([sys.executable, str(script), str(killed)], start_new_session=True)
+    deadline = time.monotonic() + 120
+    while (not killed.exists() or killed.read_bytes().count(b"\n") < 3) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.killpg(victim.pid, signal.SIGKILL)
+    victim.wait()
+    survived = killed.read_bytes().count(b"\n")
+    assert 3 <= survived < 10
+    subprocess.run([sys.executable, str(script), str(killed)], check=True)
+    subprocess.run([sys.executable, str(script), str(whole)], check=True)
+    resumed, uninterrupted = (
+        sorted((without_seconds(record) for record in Results(path)), key=lambda record: record["key"])
+        for path in (killed, whole)
+    )
+    assert resumed == uninterrupted
+    assert len(resumed) == 10
+
+
+def test_a_failing_problem_shows_its_own_traceback(tmp_path):
+    own = tmp_path / "broken.py"
+    own.write_text(
+        "class Problem:\n"
+        "    steps, metric = 1, 'loss'\n"
+        "    def __init__(self, seed, device): raise OSError('no such disk')\n"
+        "    def parameters(self): ...\n    def loss(self): ...\n    def evaluate(self): ...\n"
+    )
+    with pytest.raises(OSError, match="no such disk") as caught:
+        race(grid(str(own), {"SGD": [1.0]}, [0]), Results(tmp_path / "r.jsonl"))
+    assert "broken.py" in str(caught.value.__cause__)
+
+
+def record(optimizer, lr, seed, values, status="done", seconds=1.0):
+    curve = [{"step": 10 * i, "seconds": seconds * i, "loss": v} for i, v in enumerate(values)]
+    return {"optimizer": optimizer, "lr": lr, "seed": seed, "metric": "loss", "status": status, "curve": curve}
+
+
+def test_standings():
+    records = [
+        *(record("A", lr, seed, [4.0, 2.0, final + seed]) for lr, final in ((0.1, 2.0), (1.0, 0.5)) for seed in (0, 1)),
+        record("A", 10.0, 0, [4.0], status="diverged"),
+        record("A", 10.0, 1, [4.0, 1.0, 0.1]),
+        *(record("B", 0.1, seed, [4.0, 1.0, 1.1], seconds=2.0) for seed in (0, 1)),
+    ]
+    first, second = standings(records)
+    assert (first.optimizer, first.lr, first.at_edge, first.diverged) == ("A", 1.0, False, 0)
+    assert first.final == 1.0
+    assert first.spread == pytest.approx(math.sqrt(0.5))
+    assert (second.optimizer, second.final, second.at_edge) == ("B", 1.1, False)
+    by_area = standings(records, by="per_step")
+    assert by_area[0].optimizer == "B"
+    assert by_area[0].per_step == pytest.approx((2.5 + 1.05) / 2)
+    assert by_area[0].per_second == pytest.approx(2.5)  # two seconds: its first half
+    assert standings([]) == []
+    with pytest.raises(ValueError, match="by must be"):
+        standings(records, by="luck")
+
+
+def test_optimizer_specs():
+    p = [torch.nn.Parameter(torch.ones(2))]
+    made = optimizer_factory("GGT(window=5, betas=(0.5, 0.9), window_dtype='bfloat16')")(p, 0.1)
+    assert isinstance(made, GGT)
+    assert (made.defaults["lr"], made.defaults["betas"], made.defaults["window_dtype"]) == (
+        0.1,
+        (0.5, 0.9),
+        torch.bfloat16,
+    )
+    assert isinstance(optimizer_factory("AdamW")(p, 0.1), torch.optim.AdamW)
+    assert isinstance(optimizer_factory("torch.optim.SGD(momentum=0.9)")(p, 0.1), torch.optim.SGD)
+    assert {"GGT", "Muon", "Adam", "SGD", "FullMatrixAdaptive"} <= set(optimizer_names())
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("AdamV", "did you mean Adam"),
+        ("Zzzzzz", "there are"),
+        ("no.such.Thing", "cannot import"),
+        ("GGT(5)", "options are given by name"),
+        ("GGT(window=", "cannot read"),
+    ],
+)
+def test_bad_specs(spec, message):
+    with pytest.raises(ValueError, match=message):
+        optimizer_factory(spec)
+
+
+def test_keys_do_not_depend_on_the_session():
+    assert Run("logistic", "GGT", 0.1, 0).key == (
+        '{"device": "cpu", "lr": 0.1, "optimizer": "GGT", "problem": "logistic", "seed": 0, "steps": null}'
+    )
