@@ -10,8 +10,9 @@ BENCH_READY := $(VENV)/.bench-ready
 help:             ## list the targets
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## */\t/' | expand -t 12
 
-demo: $(READY)    ## train a small model with GGT and Adam, draw the curves
-	@$(BIN)/python examples/demo.py
+demo: $(READY)    ## GGT and Adam race on a small LSTM: table and curves
+	@rm -rf out/demo
+	@$(BIN)/ggt race stdlib-chars --optimizers Adam GGT --lrs 0.003 0.01 0.03 0.1 --seeds 2 --out out/demo
 
 test: $(READY)    ## the quick test suite
 	@$(BIN)/python -m pytest -q -n auto

@@ -5,7 +5,6 @@ import doctest
 import importlib
 import pkgutil
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -54,11 +53,3 @@ def test_the_library_imports_torch_alone():
                 names = [node.module]
             for name in names:
                 assert name.split(".")[0] in {"torch", "torch_ggt", *sys.stdlib_module_names}, (source.name, name)
-
-
-def test_demo(tmp_path):
-    picture = tmp_path / "demo.png"
-    command = [sys.executable, str(ROOT / "examples" / "demo.py"), "--steps", "20", "--out", str(picture)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path)
-    assert "validation loss" in done.stdout
-    assert picture.stat().st_size > 10_000

@@ -72,7 +72,11 @@ class RaceCommand:
         keys = {run.key for run in runs}
         records = [record for record in results if record.get("key") in keys]
         _console.print(_table(self.problem, records))
-        files = draw_curves(records, folder / "curves", title=f"{self.problem}: best learning rate of each")
+        files = draw_curves(
+            records,
+            folder / "curves",
+            title=f"{self.problem}: best learning rate of each; mean and range over {self.seeds} seeds",
+        )
         _console.print(f"Results: {results.path}\nCurves: {', '.join(map(str, files))}")
 
 

@@ -7,6 +7,7 @@ import matplotlib as mpl
 
 mpl.use("Agg")
 from matplotlib import pyplot as plt
+from matplotlib.ticker import LogFormatter
 
 from ggt_lab.race import standings
 from ggt_lab.results import Record
@@ -56,6 +57,8 @@ def draw_curves(records: Sequence[Record], path: Path, *, title: str = "", log: 
         axes.set_xlim(left=0)
         if log:
             axes.set_yscale("log")
+            for which in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+                which(LogFormatter(labelOnlyBase=False, minor_thresholds=(2, 0.5)))  # 2, not 2·10⁰
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(visible=True, alpha=0.25)
     panels[0].legend(frameon=False, fontsize=9)
