@@ -1,7 +1,6 @@
 """Optimizers by what a person types: ``GGT``, ``GGT(window=50)``, ``torch.optim.AdamW(weight_decay=0.1)``."""
 
 import ast
-import difflib
 import importlib
 import inspect
 from collections.abc import Iterable
@@ -10,6 +9,7 @@ from typing import Any
 import torch
 
 from ggt_lab import dense
+from ggt_lab.names import unknown
 from ggt_lab.train import OptimizerFactory
 from torch_ggt import GGT
 
@@ -85,6 +85,4 @@ def _find(name: str) -> Any:  # noqa: ANN401 - any importable class
             raise ValueError(f"cannot import the optimizer {name!r}: {error}") from error
     if name in optimizer_names():
         return getattr(torch.optim, name)
-    close = difflib.get_close_matches(name, optimizer_names(), n=3, cutoff=0.4)
-    hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(optimizer_names())}."
-    raise ValueError(f"unknown optimizer {name!r}: {hint} Others by import path, e.g. package.module.Class.")
+    raise unknown("optimizer", name, optimizer_names(), "Others by import path, e.g. package.module.Class.")

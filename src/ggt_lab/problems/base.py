@@ -4,7 +4,6 @@ A problem is a class. An instance is the world of one run: made from a seed, it 
 of batches, so that every optimizer meets the same start and the same data in the same order.
 """
 
-import difflib
 import importlib.util
 import sys
 from collections.abc import Callable, Iterable
@@ -13,6 +12,8 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
+
+from ggt_lab.names import unknown
 
 __all__ = ["Problem", "problem_class", "problem_names", "register"]
 
@@ -70,9 +71,7 @@ def problem_class(name: str) -> type[Problem]:
     if name.endswith(".py"):
         return _from_file(Path(name))
     if name not in _REGISTRY:
-        close = difflib.get_close_matches(name, _REGISTRY, n=3, cutoff=0.4)
-        hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(problem_names())}."
-        raise ValueError(f"unknown problem {name!r}: {hint} A file of your own ends in .py.")
+        raise unknown("problem", name, _REGISTRY, "A file of your own ends in .py.")
     found: type[Problem] = _REGISTRY[name]
     return found
 
