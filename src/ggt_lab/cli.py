@@ -108,7 +108,8 @@ class NewProblemCommand:
 def _table(problem: str, records: list[Record]) -> Table:
     table = Table(title=f"{problem}: best learning rate of each optimizer, by final {records[0]['metric']}")
     for heading in ("optimizer", "lr", "final", "± seeds", "mean per step", "mean per second"):
-        table.add_column(heading, justify="left" if heading == "optimizer" else "right")
+        is_name = heading == "optimizer"  # a name cut short is no name: let the other columns wrap
+        table.add_column(heading, justify="left" if is_name else "right", no_wrap=is_name)
     for standing in standings(records):
         notes = " (edge of the grid)" if standing.at_edge else ""
         notes += f" ({standing.diverged} diverged)" if standing.diverged else ""

@@ -1,15 +1,18 @@
 """The command, as a person uses it."""
 
 import json
+import os
 import subprocess
 import sys
 
 import pytest
 
+WIDE = {**os.environ, "COLUMNS": "140"}
+
 
 def ggt(*arguments, cwd):
     command = [sys.executable, "-m", "ggt_lab.cli", *map(str, arguments)]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, env=WIDE)
 
 
 def test_race_on_a_file_made_from_the_template(tmp_path):
