@@ -1,27 +1,25 @@
 """Races: optimizers × learning rates × seeds on one problem, in parallel, resumable.
 
 The one line that data follows: `grid` → `race` (each `Run` in a process, its record appended when it is done) →
-`standings`.
+`standings`, and where a best learning rate lies at the edge of its grid, `beyond_the_edge` → `race` again.
 """
 
 import itertools
 import json
 import math
-import multiprocessing
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, replace
 
 import torch
 
 from ggt_lab.optimizers import optimizer_factory
+from ggt_lab.pool import run_all
 from ggt_lab.problems import problem_class
-from ggt_lab.results import Record, Results, environment
+from ggt_lab.results import Record, Results
 from ggt_lab.train import train
 
-__all__ = ["Run", "Standing", "grid", "race", "standings"]
+__all__ = ["MEASURES", "Run", "Standing", "around_the_best", "beyond_the_edge", "grid", "measure", "race", "standings"]
 
 
 @dataclass(frozen=True)
@@ -39,6 +37,9 @@ class Run:
     def key(self) -> str:
         """The run in words that do not change."""
         return json.dumps(asdict(self), sort_keys=True)
+
+    def __str__(self) -> str:
+        return f"{self.optimizer}, lr {self.lr:g}, seed {self.seed}"
 
 
 def grid(
@@ -68,24 +69,8 @@ def race(
     workers: int = 1,
     on_done: Callable[[Run, Record], None] | None = None,
 ) -> None:
-    """Run what is not finished yet, and append each record as soon as it is there.
-
-    Interrupted at any moment, by Ctrl-C or worse, the same call goes on with the rest.
-    """
-    finished = results.finished()
-    waiting = [run for run in dict.fromkeys(runs) if run.key not in finished]
-    made_in = environment()
-    # Spawned, not forked: a forked process cannot use CUDA, and inherits thread pools that do not run.
-    pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
-    try:
-        jobs = {pool.submit(execute, run): run for run in waiting}
-        for job in as_completed(jobs):
-            record = {**job.result(), "environment": made_in}
-            results.append(record)
-            if on_done is not None:
-                on_done(jobs[job], record)
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+    """Run what is not finished yet, in ``workers`` processes; interrupted, the same call goes on with the rest."""
+    run_all(runs, execute, results, workers=workers, on_done=on_done)
 
 
 def execute(run: Run) -> Record:
@@ -94,27 +79,56 @@ def execute(run: Run) -> Record:
     problem = problem_class(run.problem)(run.seed, torch.device(run.device))
     torch.manual_seed(run.seed)
     outcome = train(problem, optimizer_factory(run.optimizer), run.lr, steps=run.steps)
-    return {"key": run.key, **asdict(run), "metric": problem.metric, **asdict(outcome)}
+    return {**asdict(run), "metric": problem.metric, **asdict(outcome)}
 
 
 @dataclass(frozen=True)
 class Standing:
-    """How an optimizer did at its best learning rate."""
+    """How an optimizer did at its best learning rate: means over seeds, infinite if a seed diverged."""
 
     optimizer: str
     lr: float
     at_edge: bool
     """The best learning rate is the smallest or largest of the grid: a wider grid may do better."""
     final: float
-    """Mean final metric over seeds; infinite if a seed diverged."""
+    """The metric at the end."""
     spread: float
     """Standard deviation of the final metric over seeds."""
     per_step: float
     """Mean of the metric over the run: the area under the curve, divided by its length."""
     per_second: float
     """The same over seconds, up to the time that the fastest optimizer took."""
+    log_final: float
+    """log10 of the metric at the end."""
+    log_per_step: float
+    """Mean of log10 of the metric over the run."""
     diverged: int
     """How many of its seeds diverged at this learning rate."""
+
+
+MEASURES = ("final", "per_step", "per_second", "log_final", "log_per_step")
+_SMALLEST = 1e-16  # logarithms stop here: below is rounding
+
+
+def measure(record: Record, by: str, *, horizon: float = math.inf) -> float:
+    """How well one run did, small is good; infinite if it diverged.
+
+    Args:
+        record: a run.
+        by: one of `MEASURES`, as `Standing` describes them.
+        horizon: seconds after which "per_second" no longer looks.
+    """
+    if by not in MEASURES:
+        raise ValueError(f"by must be one of {', '.join(map(repr, MEASURES))}; got {by!r}")
+    if record["status"] != "done":
+        return math.inf
+    axis = "seconds" if by == "per_second" else "step"
+    points = [(float(point[axis]), float(point[record["metric"]])) for point in record["curve"]]
+    if by.startswith("log_"):
+        points = [(x, math.log10(max(y, _SMALLEST))) for x, y in points]
+    if by in ("final", "log_final"):
+        return points[-1][1]
+    return _mean_along(points, horizon if by == "per_second" else math.inf)
 
 
 def standings(records: Sequence[Record], *, by: str = "final") -> list[Standing]:
@@ -122,12 +136,10 @@ def standings(records: Sequence[Record], *, by: str = "final") -> list[Standing]
 
     Args:
         records: runs of one problem.
-        by: "final", "per_step" or "per_second": what is best.
+        by: one of `MEASURES`: what is best.
     """
-    if by not in ("final", "per_step", "per_second"):
-        raise ValueError(f"by must be 'final', 'per_step' or 'per_second', got {by!r}")
-    if not records:
-        return []
+    if by not in MEASURES:
+        raise ValueError(f"by must be one of {', '.join(map(repr, MEASURES))}; got {by!r}")
     cells: dict[tuple[str, float], list[Record]] = {}
     for record in records:
         cells.setdefault((record["optimizer"], record["lr"]), []).append(record)
@@ -136,38 +148,61 @@ def standings(records: Sequence[Record], *, by: str = "final") -> list[Standing]
     best: dict[str, Standing] = {}
     for (optimizer, lr), runs in cells.items():
         rates = [rate for name, rate in cells if name == optimizer]
-        finals = [_final(run) for run in runs]
+        finals = [measure(run, "final") for run in runs]
+        means = {name: statistics.fmean(measure(run, name, horizon=horizon) for run in runs) for name in MEASURES}
         standing = Standing(
             optimizer=optimizer,
             lr=lr,
             at_edge=len(rates) > 1 and lr in (min(rates), max(rates)),
-            final=statistics.fmean(finals),
             spread=statistics.stdev(finals) if len(finals) > 1 and all(map(math.isfinite, finals)) else 0.0,
-            per_step=statistics.fmean(_area(run, "step", math.inf) for run in runs),
-            per_second=statistics.fmean(_area(run, "seconds", horizon) for run in runs),
             diverged=sum(run["status"] != "done" for run in runs),
+            **means,
         )
         if optimizer not in best or getattr(standing, by) < getattr(best[optimizer], by):
             best[optimizer] = standing
     return sorted(best.values(), key=lambda standing: float(getattr(standing, by)))
 
 
-def _final(record: Record) -> float:
-    return float(record["curve"][-1][record["metric"]]) if record["status"] == "done" else math.inf
+def beyond_the_edge(runs: Sequence[Run], records: Sequence[Record], *, by: Sequence[str] = ("final",)) -> list[Run]:
+    """The runs that widen, by one learning rate, every grid whose best point (by any of ``by``) is at its edge.
+
+    Empty when every best learning rate lies inside of its grid. The new rate continues the grid's own ratio.
+    """
+    wanted: list[Run] = []
+    for standing in (s for name in by for s in standings(records, by=name) if s.at_edge):
+        grid_rates = sorted({run.lr for run in runs if run.optimizer == standing.optimizer})
+        low = standing.lr == grid_rates[0]
+        inner, edge = (grid_rates[1], grid_rates[0]) if low else (grid_rates[-2], grid_rates[-1])
+        rate = float(f"{edge * edge / inner:.6g}")  # of a decimal grid, the next decimal
+        wanted += [replace(run, lr=rate) for run in runs if (run.optimizer, run.lr) == (standing.optimizer, edge)]
+    return list(dict.fromkeys(wanted))
 
 
-def _area(record: Record, axis: str, horizon: float) -> float:
-    """The mean of the metric along ``axis`` up to ``horizon``, by the trapezoidal rule."""
-    if record["status"] != "done":
-        return math.inf
-    points: list[dict[str, Any]] = record["curve"]
+def around_the_best(runs: Sequence[Run], records: Sequence[Record], *, by: Sequence[str] = ("final",)) -> list[Run]:
+    """The runs that halve, on a log scale, the gaps next to each best learning rate (by any of ``by``).
+
+    A gap that is a factor of two or less is left alone, so that asking again ends.
+    """
+    wanted: list[Run] = []
+    for standing in (s for name in by for s in standings(records, by=name)):
+        rates = sorted({run.lr for run in runs if run.optimizer == standing.optimizer})
+        place = rates.index(standing.lr)
+        for low, high in itertools.pairwise(rates[max(0, place - 1) : place + 2]):
+            if high > 2 * low:
+                rate = float(f"{math.sqrt(low * high):.6g}")
+                wanted += [
+                    replace(run, lr=rate) for run in runs if (run.optimizer, run.lr) == (standing.optimizer, low)
+                ]
+    return list(dict.fromkeys(wanted))
+
+
+def _mean_along(points: Sequence[tuple[float, float]], horizon: float) -> float:
+    """The mean of y along x up to ``horizon``, by the trapezoidal rule."""
     area, length = 0.0, 0.0
-    for left, right in itertools.pairwise(points):
-        width = min(right[axis], horizon) - left[axis]
+    for (left, low), (right, high) in itertools.pairwise(points):
+        width = min(right, horizon) - left
         if width <= 0:
             break
-        metric = record["metric"]
-        slope = (right[metric] - left[metric]) / (right[axis] - left[axis])
-        area += width * (left[metric] + 0.5 * slope * width)
+        area += width * (low + 0.5 * (high - low) / (right - left) * width)
         length += width
-    return area / length if length > 0 else float(points[0][record["metric"]])
+    return area / length if length > 0 else points[0][1]

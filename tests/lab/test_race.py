@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from ggt_lab.optimizers import optimizer_factory, optimizer_names
-from ggt_lab.race import Run, execute, grid, race, standings
+from ggt_lab.race import Run, around_the_best, beyond_the_edge, execute, grid, measure, race, standings
 from ggt_lab.results import Results
 from torch_ggt import GGT
 
@@ -32,7 +32,7 @@ def test_race_runs_everything_once(tmp_path):
     race(runs, results, on_done=lambda *_: pytest.fail("a finished run was run again"))
     by_key = {record["key"]: record for record in results}
     assert len(by_key) == 6
-    assert without_seconds(by_key[runs[0].key]) == without_seconds(execute(runs[0]))
+    assert without_seconds(by_key[runs[0].key]) == without_seconds({"key": runs[0].key, **execute(runs[0])})
     assert len({record["curve"][0]["loss"] for record in by_key.values() if record["seed"] == 0}) == 1  # same start
 
 
@@ -140,3 +140,35 @@ def test_keys_do_not_depend_on_the_session():
     assert Run("logistic", "GGT", 0.1, 0).key == (
         '{"device": "cpu", "lr": 0.1, "optimizer": "GGT", "problem": "logistic", "seed": 0, "steps": null}'
     )
+
+
+def test_a_grid_is_widened_until_its_best_point_is_inside():
+    runs = [Run("p", name, lr, seed) for name in ("A", "B") for lr in (0.1, 1.0) for seed in (0, 1)]
+    finals = {("A", 0.1): 3.0, ("A", 1.0): 2.0, ("B", 0.1): 1.0, ("B", 1.0): 2.0}
+    records = [record(run.optimizer, run.lr, run.seed, [4.0, finals[run.optimizer, run.lr]]) for run in runs]
+    wider = beyond_the_edge(runs, records)
+    assert sorted((run.optimizer, run.lr, run.seed) for run in wider) == [
+        ("A", 10.0, 0),
+        ("A", 10.0, 1),
+        ("B", 0.01, 0),
+        ("B", 0.01, 1),
+    ]
+    records += [record(run.optimizer, run.lr, run.seed, [4.0, 5.0]) for run in wider]
+    assert beyond_the_edge([*runs, *wider], records) == []
+
+
+def test_logarithmic_measures():
+    run = record("A", 0.1, 0, [100.0, 1.0, 0.0])
+    assert measure(run, "log_final") == -16
+    assert measure(run, "log_per_step") == pytest.approx((1.0 - 8.0) / 2)
+    assert measure(record("A", 0.1, 0, [1.0], status="diverged"), "log_final") == math.inf
+
+
+def test_a_grid_is_made_finer_around_its_best_point():
+    runs = [Run("p", "A", lr, seed) for lr in (0.01, 0.1, 1.0) for seed in (0, 1)]
+    records = [record("A", run.lr, run.seed, [4.0, abs(math.log10(run.lr) + 1) + 1]) for run in runs]
+    finer = around_the_best(runs, records)
+    assert sorted({run.lr for run in finer}) == pytest.approx([0.0316228, 0.316228], rel=1e-5)
+    assert {run.seed for run in finer} == {0, 1}
+    even = [Run("p", "A", lr, 0) for lr in (0.05, 0.1, 0.2)]
+    assert around_the_best(even, [record("A", run.lr, 0, [4.0, abs(math.log2(run.lr * 10))]) for run in even]) == []

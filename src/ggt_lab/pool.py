@@ -1,0 +1,64 @@
+"""Work in parallel processes, each result on disk as soon as it is there: what is finished is never run again."""
+
+import multiprocessing
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from typing import Protocol, TypeVar
+
+from ggt_lab.results import Record, Results, environment
+
+__all__ = ["Task", "run_all", "waiting"]
+
+
+class Task(Protocol):
+    """A piece of work; equal keys give equal results."""
+
+    @property
+    def key(self) -> str:
+        """The task in words that do not change from one session to the next."""
+        ...
+
+
+_T = TypeVar("_T", bound=Task)
+
+
+def waiting(tasks: Iterable[_T], results: Results) -> list[_T]:
+    """The tasks whose results are not there yet, each once."""
+    finished = results.finished()
+    return list({task.key: task for task in tasks if task.key not in finished}.values())
+
+
+def run_all(
+    tasks: Iterable[_T],
+    execute: Callable[[_T], Record],
+    results: Results,
+    *,
+    workers: int = 1,
+    on_done: Callable[[_T, Record], None] | None = None,
+) -> None:
+    """Run what is not finished yet, and append each record as soon as it is there.
+
+    Interrupted at any moment, by Ctrl-C or worse, the same call goes on with the rest.
+
+    Args:
+        tasks: what is wanted.
+        execute: does one; a function of a module, so that a process can import it.
+        results: where records go; each gets the task's key and the environment.
+        workers: processes.
+        on_done: called after each.
+    """
+    todo = waiting(tasks, results)
+    if not todo:
+        return
+    made_in = environment()
+    # Spawned, not forked: a forked process cannot use CUDA, and inherits thread pools that do not run.
+    pool = ProcessPoolExecutor(min(workers, len(todo)), mp_context=multiprocessing.get_context("spawn"))
+    try:
+        jobs = {pool.submit(execute, task): task for task in todo}
+        for job in as_completed(jobs):
+            record = {"key": jobs[job].key, **job.result(), "environment": made_in}
+            results.append(record)
+            if on_done is not None:
+                on_done(jobs[job], record)
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
