@@ -1,0 +1,109 @@
+"""What an experiment is: tasks to run, claims to judge by their records, figures to draw from them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from ggt_lab.pool import Task, run_all, waiting
+from ggt_lab.results import Record, Results
+from ggt_lab.verdict import Figure, Verdict, write_verdicts
+
+__all__ = ["Experiment", "Outcome", "Progress", "Settings", "reproduce"]
+
+Progress = Callable[[int, int, str], None]
+"""Called with (tasks done, tasks in all, words): for a progress bar."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How an experiment is run."""
+
+    seeds: int
+    smoke: bool = False
+    """Tiny sizes: shows that everything works, and nothing else."""
+
+
+class Experiment(Protocol):
+    """One experiment of the paper. Its verdicts and figures come from records alone."""
+
+    name: str
+    title: str
+    seeds: int
+    """How many, unless the user says otherwise."""
+
+    def first(self, settings: Settings) -> Sequence[Task]:
+        """The tasks to begin with."""
+        ...
+
+    def more(self, settings: Settings, tasks: Sequence[Any], records: Sequence[Record]) -> Sequence[Task]:
+        """What these records leave to be run (a grid to widen, say); empty when all is there."""
+        ...
+
+    def execute(self, task: Any) -> Record:  # noqa: ANN401 - each experiment has tasks of its own kind
+        """Do one task; runs in a process of its own."""
+        ...
+
+    def verdicts(self, records: Sequence[Record], command: str) -> list[Verdict]:
+        """Judge the claims."""
+        ...
+
+    def draw(self, records: Sequence[Record], folder: Path) -> list[Figure]:
+        """Draw the figures into ``folder``, as PNG and PDF."""
+        ...
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a reproduction left."""
+
+    verdicts: list[Verdict]
+    figures: list[Figure]
+    results: Path
+
+
+def reproduce(
+    experiment: Experiment,
+    folder: Path,
+    settings: Settings,
+    *,
+    command: str,
+    workers: int = 1,
+    progress: Progress | None = None,
+) -> Outcome:
+    """Run what is missing, judge, draw, and write ``folder/verdicts.json``. Interrupted, the same call goes on."""
+    results = Results(folder / "results.jsonl")
+    tasks = list(experiment.first(settings))
+    wanted: Sequence[Task] = tasks
+    while wanted:
+        run_all(wanted, experiment.execute, results, workers=workers, on_done=_counter(tasks, results, progress))
+        wanted = experiment.more(settings, tasks, _of(tasks, results))
+        tasks += wanted
+    records = _of(tasks, results)
+    verdicts = experiment.verdicts(records, command)
+    figures = experiment.draw(records, folder)
+    write_verdicts(folder, experiment=experiment.name, title=experiment.title, verdicts=verdicts, figures=figures)
+    return Outcome(verdicts, figures, results.path)
+
+
+def _counter(
+    tasks: Sequence[Task], results: Results, progress: Progress | None
+) -> Callable[[Task, Record], None] | None:
+    """What tells ``progress`` of each task that is done, those of earlier calls counted."""
+    if progress is None:
+        return None
+    total, done = len(tasks), len(tasks) - len(waiting(tasks, results))
+    progress(done, total, "")
+
+    def count(task: Task, _: Record) -> None:
+        nonlocal done
+        done += 1
+        progress(done, total, str(task))
+
+    return count
+
+
+def _of(tasks: Sequence[Task], results: Results) -> list[Record]:
+    """The records of these tasks, in the tasks' order, whatever else is in the file."""
+    by_key = {record.get("key"): record for record in results}
+    return [by_key[task.key] for task in tasks if task.key in by_key]
