@@ -1,0 +1,120 @@
+r"""One window's full-matrix step against what cheaper methods would make of the same rows.
+
+Symbols as in `window`: G (d × r) holds the decayed rows as columns, M = GᵀG, v = G e is the newest row, and
+u = G [(M + δI)^½ + εI]⁻¹ e the full-matrix step for it. Steps in the span are G c, so that their inner products cost
+nothing in d: cᵀ M c. The diagonal step v/√diag(GGᵀ) is not in the span, and takes one pass over the rows.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torch_ggt.inverse_root import _robust_eigh, coefficients
+from torch_ggt.spectrum.eigenvalues import rounding_level
+from torch_ggt.window import Window
+
+__all__ = ["StepComparison", "compare_steps", "decay_by_age"]
+
+# Elements of a block of rows that is widened to float64 at a time.
+_BLOCK = 1_048_576
+
+
+@dataclass(frozen=True)
+class StepComparison:
+    """The full-matrix step of one moment against others from the same window; NaN where a step is zero."""
+
+    diagonal: float
+    """Cosine with v/√diag(GGᵀ), the step of diagonal AdaGrad, RMSprop and Adam."""
+    sgd: float
+    """Cosine with v itself: plain SGD, or SGD with momentum if that is what the window holds."""
+    by_window: dict[int, float]
+    """Cosine with the step of the newest s rows alone, for s = 1, 2, 5, 10, …, and all rows that are filled."""
+
+
+@torch.no_grad()
+def compare_steps(window: Window, *, eps: float = 1e-8, jitter: float = 1e-6) -> StepComparison:
+    """Compare u = G [(M + δI)^½ + εI]⁻¹ e_newest with what cheaper methods would do; one pass over the rows.
+
+    Args:
+        window: with at least one row; only read.
+        eps: ε, of the full-matrix and of the diagonal step.
+        jitter: δ = jitter·tr(M)/r.
+
+    Example:
+        >>> window = Window(2, 2, dtype=torch.float64)
+        >>> for row in torch.tensor([[1.0, 1.0], [1.0, -1.0]], dtype=torch.float64):
+        ...     _ = window.push(row, window.measure(row), betas=(0.0, 1.0))
+        >>> found = compare_steps(window)
+        >>> round(found.diagonal, 6), round(found.sgd, 6), list(found.by_window)
+        (1.0, 1.0, [1, 2])
+    """
+    filled = int(window.count)
+    if filled == 0:
+        raise ValueError("the window is empty: take a step with a gradient that is not zero first")
+    newest_first = _newest_first(window).cpu()
+    moment = window.moment().cpu()[newest_first][:, newest_first]
+    sizes = _ladder(filled)
+    if moment[0, 0] == 0:  # v = 0, and what follows would compare rounding errors
+        return StepComparison(diagonal=math.nan, sgd=math.nan, by_window=dict.fromkeys(sizes, math.nan))
+    eigenvalues, vectors = _robust_eigh(moment)
+    # ‖G c‖ = ‖root c‖. Through the root, because cᵀ M c cancels where rows are nearly collinear; and without what is
+    # rounding, because c is large just there.
+    noise = rounding_level(torch.float64, window.size) * moment.trace()
+    root = torch.where(eigenvalues > noise, eigenvalues, 0.0).sqrt()[:, None] * vectors.mT
+
+    def step_of(rows: int) -> Tensor:
+        newest = torch.zeros(rows, dtype=torch.float64)
+        newest[0] = 1
+        return coefficients(moment[:rows, :rows], newest, eps=eps, jitter=jitter)
+
+    c = step_of(window.size)
+    u = root @ c
+    by_window = {s: _cosine(root[:, :s] @ step_of(s) if s < filled else u, u) for s in sizes}
+
+    c_by_slot = torch.empty_like(c)
+    c_by_slot[newest_first] = c
+    product, square = _products_with_diagonal_step(window, c_by_slot, eps)
+    length = float(u.norm()) * math.sqrt(square)
+    diagonal = max(-1.0, min(1.0, product / length)) if length > 0 else math.nan
+    return StepComparison(diagonal=diagonal, sgd=_cosine(root[:, 0], u), by_window=by_window)
+
+
+def decay_by_age(window: Window) -> Tensor:
+    """The weights β₂^age of a window's rows, newest first and on the CPU; 0 for rows not yet filled."""
+    return window.decay[_newest_first(window)].cpu()
+
+
+def _newest_first(window: Window) -> Tensor:
+    """Slots of the ring by age; those not yet filled come last."""
+    ages = torch.arange(window.size, device=window.position.device)
+    return (window.position - 1 - ages).remainder(window.size)
+
+
+def _ladder(rows: int) -> list[int]:
+    """1, 2, 5, 10, 20, 50, … below ``rows``, and ``rows``."""
+    decades = range(len(str(rows)))
+    return [*(s for decade in decades for s in (10**decade, 2 * 10**decade, 5 * 10**decade) if s < rows), rows]
+
+
+def _cosine(a: Tensor, b: Tensor) -> float:
+    length = float(a.norm() * b.norm())
+    return max(-1.0, min(1.0, float(a @ b) / length)) if length > 0 else math.nan
+
+
+def _products_with_diagonal_step(window: Window, c: Tensor, eps: float) -> tuple[float, float]:
+    """(u·p, p·p) for u = G c and the diagonal step p, a block of columns at a time."""
+    rows = window.rows
+    c = c.to(rows.device)
+    newest = (window.position - 1).remainder(window.size)[None]
+    total = torch.zeros(2, dtype=torch.float64, device=rows.device)
+    width = max(1, _BLOCK // window.size)
+    for left in range(0, rows.shape[1], width):
+        columns = window.decay[:, None] * rows[:, left : left + width].double()
+        v = columns.index_select(0, newest).squeeze(0)
+        diagonal = columns.square().sum(0).sqrt()
+        p = torch.where(diagonal > 0, v / (diagonal + eps), 0.0)
+        total += torch.stack([(c @ columns) @ p, p @ p])
+    product, square = window.sharding.all_reduce(total).tolist()
+    return product, square

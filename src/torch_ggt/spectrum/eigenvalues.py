@@ -1,0 +1,84 @@
+"""What the eigenvalues λ of a window's GᵀG say, and what they would be for gradients without structure."""
+
+import math
+
+import torch
+from torch import Tensor
+
+__all__ = ["effective_rank", "eigenvalues_above_rounding", "isotropic_moment", "rounding_level", "stable_rank"]
+
+
+def rounding_level(dtype: torch.dtype, rows: int) -> float:
+    """The λ/Σλ below which an eigenvalue of GᵀG cannot be told from zero.
+
+    Rounding the rows to ``dtype`` moves every singular value by up to u·√Σλ, where u is the unit roundoff; the float64
+    Gram is good to about r·2⁻⁵².
+
+    Example:
+        >>> rounding_level(torch.bfloat16, 20) == 2.0**-16
+        True
+    """
+    return max((torch.finfo(dtype).eps / 2) ** 2, max(rows, 16) * 2.0**-52)
+
+
+def eigenvalues_above_rounding(singular_values: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
+    """λ = σ², without those that are zero but for the rounding of rows of ``dtype``; shape (≤ r,), in the order given.
+
+    Example:
+        >>> eigenvalues_above_rounding(torch.tensor([3.0, 1.0, 1e-9], dtype=torch.float64))
+        tensor([9., 1.], dtype=torch.float64)
+    """
+    eigenvalues = singular_values.square()
+    return eigenvalues[eigenvalues > rounding_level(dtype, eigenvalues.numel()) * eigenvalues.sum()]
+
+
+def effective_rank(eigenvalues: Tensor) -> float:
+    r"""exp(entropy of λ/Σλ): r for r equal eigenvalues, 1 for a single one, NaN for none.
+
+    Example:
+        >>> round(effective_rank(torch.tensor([2.0, 2.0, 2.0, 0.0])), 6)
+        3.0
+    """
+    shares = eigenvalues / eigenvalues.sum()
+    return math.exp(-float(torch.xlogy(shares, shares).sum())) if eigenvalues.sum() > 0 else math.nan
+
+
+def stable_rank(eigenvalues: Tensor) -> float:
+    """Σλ/λmax: as `effective_rank`, but small eigenvalues hardly count; NaN for none.
+
+    Example:
+        >>> stable_rank(torch.tensor([4.0, 2.0, 0.0]))
+        1.5
+    """
+    return float(eigenvalues.sum() / eigenvalues.max()) if eigenvalues.sum() > 0 else math.nan
+
+
+def isotropic_moment(decay: Tensor, *, beta1: float = 0.0, nesterov: bool = False) -> Tensor:
+    r"""The M of orthonormal gradients: what a window shows of momentum and decay alone, with no structure to find.
+
+    Rows :math:`w_t = \sum_k h_k g_{t-k}` of orthonormal g have :math:`w_s\cdot w_t = \sum_k h_k h_{k+|s-t|}`, which for
+    momentum, h_k = β₁^k, is β₁^|s-t|/(1 - β₁²). Its condition number alone grows with r to ((1 + β₁)/(1 - β₁))²: 361
+    for β₁ = 0.9.
+
+    Args:
+        decay: weights β₂^age, newest first, shape (r,).
+        beta1: the momentum of what is in the window; 0 for gradients.
+        nesterov: the window holds g + β₁ v: h_0 = 1 + β₁ and h_k = β₁^(k + 1).
+
+    Returns:
+        Shape (r, r), float64.
+
+    Example:
+        >>> isotropic_moment(torch.tensor([1.0, 0.5]))
+        tensor([[1.0000, 0.0000],
+                [0.0000, 0.2500]], dtype=torch.float64)
+    """
+    decay = decay.double()
+    ages = torch.arange(decay.numel(), dtype=torch.float64, device=decay.device)
+    lag = (ages[:, None] - ages).abs()
+    powers = torch.as_tensor(beta1, dtype=torch.float64) ** lag
+    tail = powers / (1 - beta1**2)  # Σ_k β₁^k β₁^(k + lag)
+    if nesterov:
+        first = torch.where(lag == 0, 1 + beta1, beta1 * powers) * (1 + beta1)
+        tail = first + beta1**4 * tail
+    return decay[:, None] * tail * decay
