@@ -1,0 +1,207 @@
+"""One HTML page from a collection: text and tables made here, charts drawn by ``page.js`` with plotly.js.
+
+Nothing on the page comes from elsewhere: scripts, styles and pictures are inlined, and a Content-Security-Policy
+forbids the browser to fetch anything, or to run any script but the two whose hashes it names.
+"""
+
+import base64
+import datetime
+import hashlib
+import math
+import mimetypes
+import os
+import warnings
+from collections.abc import Iterable, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import jinja2
+from jinja2.utils import htmlsafe_json_dumps
+from markupsafe import Markup
+from plotly.offline import get_plotlyjs
+
+import torch_ggt
+from ggt_lab.race import standings
+from ggt_lab.report.collect import Collection, Figure, Race, Section, Spectrum, collect
+from ggt_lab.report.heatmap import heat_map
+from ggt_lab.report.words import count, number, seeds, summary
+
+__all__ = ["render", "write_report"]
+
+# What "best" can mean, in the words of `ggt_lab.race.standings` and in those of the page.
+CRITERIA = {
+    "final": "final {metric}",
+    "per_step": "mean {metric} per step",
+    "per_second": "mean {metric} per second",
+}
+
+
+def write_report(folder: Path) -> Path:
+    """Write ``report.html`` about everything under ``folder``.
+
+    Whatever is damaged is left out, named on the page, and warned of.
+
+    Returns:
+        The file written.
+
+    Raises:
+        ValueError: there is nothing to report.
+    """
+    collection = collect(folder)
+    for complaint in collection.warnings:
+        warnings.warn(complaint, stacklevel=2)
+    path = folder / "report.html"
+    # A lone surrogate, which JSON may hold, has no UTF-8; it must not cost us the page.
+    path.write_text(render(collection, folder), encoding="utf-8", errors="replace")
+    return path
+
+
+def render(collection: Collection, folder: Path) -> str:
+    """The page as a string; links are relative to ``folder``."""
+    plotly, script = (Markup(_inline(text)) for text in (get_plotlyjs(), _asset("page.js")))
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {
+        "number": number,
+        "exact": _exact,
+        "data_uri": _data_uri,
+        "count": count,
+        "href": lambda path: quote(Path(os.path.relpath(path, folder)).as_posix()),
+    }
+    colors = _colors(collection.sections)
+    races = [race for section in collection.sections for race in section.races]
+    spectra = [spectrum for section in collection.sections for spectrum in section.spectra]
+    content = {
+        "races": [_race_data(race, colors) for race in races],
+        "spectra": [_spectrum_data(spectrum) for spectrum in spectra],
+    }
+    return environment.from_string(_asset("page.html")).render(
+        title=folder.resolve().name,
+        collection=collection,
+        summary=summary(collection),
+        totals=_totals(collection),
+        standings=standings,
+        seeds=seeds,
+        criteria=CRITERIA,
+        diagnosis=_diagnosis,
+        relative=lambda path: Path(os.path.relpath(path, folder)).as_posix(),
+        policy=_policy(plotly, script),
+        style=Markup(_asset("page.css")),
+        plotly=plotly,
+        script=script,
+        content=htmlsafe_json_dumps(_without_nonfinite(content), allow_nan=False, separators=(",", ":")),
+        version=torch_ggt.__version__,
+        today=datetime.datetime.now().astimezone().strftime("%d %B %Y, %H:%M"),
+    )
+
+
+def _asset(name: str) -> str:
+    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def _inline(script: str) -> str:
+    """A script as an HTML parser will hand it on, so that its hash is right, with nothing that ends the element."""
+    return script.replace("\r\n", "\n").replace("\r", "\n").replace("</script", "<\\/script")
+
+
+def _policy(*scripts: str) -> str:
+    hashes = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
+    allowed = " ".join(f"'sha256-{each}'" for each in hashes)
+    # plotly.js sets style attributes and rules: styles cannot be hashed.
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _data_uri(figure: Figure) -> str:
+    kind = mimetypes.guess_type(figure.path.name)[0] or "image/png"
+    return f"data:{kind};base64,{base64.b64encode(figure.path.read_bytes()).decode()}"
+
+
+def _exact(value: object) -> str:
+    """The shortest text that reads back as the same number; empty for what is no finite number."""
+    return repr(value) if isinstance(value, int | float) and math.isfinite(value) else ""
+
+
+def _diagnosis(value: object) -> str:
+    """A number of a diagnosis, whatever its kind and size."""
+    if not isinstance(value, float) or not math.isfinite(value):
+        return str(value)
+    return f"{value:,.0f}" if 1e4 <= abs(value) < 1e9 else number(value)
+
+
+def _colors(sections: Iterable[Section]) -> dict[str, int]:
+    """A number for each optimizer of the page, so that it looks the same in every race."""
+    names = (
+        standing.optimizer for section in sections for race in section.races for standing in standings(race.records)
+    )
+    return {name: index for index, name in enumerate(dict.fromkeys(names))}
+
+
+def _totals(collection: Collection) -> list[tuple[str, str, str]]:
+    """The figures at the top: name, figure, remark."""
+    runs = [run for section in collection.sections for race in section.races for run in race.records]
+    verdicts = [verdict for section in collection.sections for verdict in section.verdicts]
+    spectra = sum(len(section.spectra) for section in collection.sections)
+    totals = []
+    if runs:
+        problems, optimizers = ({run[key] for run in runs} for key in ("problem", "optimizer"))
+        diverged = sum(run["status"] != "done" for run in runs)
+        totals += [
+            ("Runs", str(len(runs)), f"{diverged or 'none'} diverged"),
+            ("Optimizers", str(len(optimizers)), f"on {count(len(problems), 'problem')}"),
+        ]
+    if verdicts:
+        held, undecided = (sum(verdict.holds is answer for verdict in verdicts) for answer in (True, None))
+        totals.append(("Claims that hold", f"{held} of {len(verdicts)}", f"{undecided or 'none'} undecided"))
+    if spectra:
+        totals.append(("Spectra", str(spectra), "of gradient windows"))
+    return totals
+
+
+def _race_data(race: Race, colors: Mapping[str, int]) -> dict[str, Any]:
+    """What the charts of a race need: every number of every run, and which learning rate is whose best."""
+    points = [point for run in race.records for point in run["curve"]]
+    numeric = dict.fromkeys(
+        key
+        for point in points
+        for key, value in point.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    )
+    metrics = [race.metric, *(key for key in numeric if key not in ("step", "seconds", race.metric))]
+    columns = ("step", "seconds", *metrics)
+    best = {by: {each.optimizer: each.lr for each in standings(race.records, by=by)} for by in CRITERIA}
+    return {
+        "title": race.title,
+        "metrics": metrics,
+        "optimizers": [
+            {"name": name, "color": colors[name], "best": {by: rates[name] for by, rates in best.items()}}
+            for name in best["final"]
+        ],
+        "runs": [
+            {
+                **{key: run[key] for key in ("optimizer", "lr", "seed", "status")},
+                "columns": {key: [point.get(key) for point in run["curve"]] for key in columns},
+            }
+            for run in race.records
+        ],
+    }
+
+
+def _spectrum_data(spectrum: Spectrum) -> dict[str, Any]:
+    return {"label": spectrum.label, "window": spectrum.window, **vars(heat_map(spectrum))}
+
+
+def _without_nonfinite(value: Any) -> Any:  # noqa: ANN401
+    """JSON has no infinity, and browsers refuse it: null instead."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _without_nonfinite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nonfinite(each) for each in value]
+    return value
