@@ -1,0 +1,86 @@
+"""Downloads that are whole or not there."""
+
+import http.client
+import sys
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+from ggt_lab.data.files import DataError, DownloadError, PublishedFile, check, whole_file
+
+__all__ = ["download", "to_stderr"]
+
+Progress = Callable[[str, int, int], None]
+"""Told the file's name, the bytes so far and the bytes in all."""
+
+
+def to_stderr(name: str, done: int, size: int) -> None:
+    """Progress as one line that is written over; on something that is no terminal, one line at the end."""
+    if sys.stderr.isatty():
+        print(f"\r{name}: {done / 1e6:.1f} of {size / 1e6:.1f} MB", end="", file=sys.stderr, flush=True)
+    if done >= size:
+        print(f"\r{name}: {done / 1e6:.1f} MB downloaded", file=sys.stderr, flush=True)
+
+
+def download(
+    published: PublishedFile, folder: Path, *, progress: Progress | None = to_stderr, timeout: float = 30.0
+) -> Path:
+    """Get a file into ``folder``, unless it is there already, from the first of its addresses that gives it whole.
+
+    A damaged file under its name is replaced. What does not hash to the published checksum is not kept.
+
+    Args:
+        published: name, checksum and addresses.
+        folder: made where it does not exist.
+        progress: called with every block that arrives; None for silence.
+        timeout: seconds without a byte after which an address is given up.
+
+    Raises:
+        DownloadError: no address gave it, with the reason for each.
+        DataError: there is no room for it.
+    """
+    target = folder / published.name
+    if target.is_file():
+        try:
+            check(target, published)
+        except DataError:
+            pass  # download it anew
+        else:
+            return target
+    reasons = []
+    for url in published.urls:
+        try:
+            complaint = _download_from(url, published, target, progress, timeout)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            if isinstance(error, DataError):  # no room: another address would not help
+                raise
+            complaint = f"{type(error).__name__}: {error}"
+        if complaint is None:
+            return target
+        reasons.append(f"{url}: {complaint}")
+    raise DownloadError(published.name, reasons or ["no address is known"])
+
+
+class _RefusedError(Exception):
+    """What came is not the published file; raised to leave `whole_file` without keeping it."""
+
+
+def _download_from(
+    url: str, published: PublishedFile, target: Path, progress: Progress | None, timeout: float
+) -> str | None:
+    """One attempt; what was wrong with what came, or None."""
+    hasher, size = published.hasher(), 0
+    try:
+        with urllib.request.urlopen(url, timeout=timeout) as response, whole_file(target) as file:
+            while block := response.read(1 << 18):
+                file.write(block)
+                hasher.update(block)
+                size += len(block)
+                if progress is not None:
+                    progress(published.name, size, published.size)
+            complaint = published.complaint(size, hasher.hexdigest())
+            if complaint is not None:
+                raise _RefusedError(complaint)
+    except _RefusedError as refused:
+        return str(refused)
+    return None

@@ -1,0 +1,11 @@
+"""The paper's networks, and what it left open, decided: each module says what was chosen.
+
+Models are plain `torch.nn.Module`; they know nothing of data, losses or optimizers.
+"""
+
+from ggt_lab.models.lstm import CharLSTM3, Hidden, WordLSTM
+from ggt_lab.models.shake_shake import ShakeShake26
+from ggt_lab.models.transformer import CharTransformer
+from ggt_lab.models.vgg import VGG19
+
+__all__ = ["VGG19", "CharLSTM3", "CharTransformer", "Hidden", "ShakeShake26", "WordLSTM"]
