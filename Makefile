@@ -10,9 +10,13 @@ BENCH_READY := $(VENV)/.bench-ready
 help:             ## list the targets
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## */\t/' | expand -t 12
 
-demo: $(READY)    ## GGT and Adam race on a small LSTM: table and curves
+demo: $(READY)    ## the paper's Figure 2 and a race on digits, in a page to open; under three minutes
 	@rm -rf out/demo
-	@$(BIN)/ggt race stdlib-chars --optimizers Adam GGT --lrs 0.003 0.01 0.03 0.1 --seeds 2 --out out/demo
+	@$(BIN)/ggt reproduce S1 --seeds 2 --out out/demo/S1
+	@$(BIN)/ggt reproduce S2 --seeds 2 --out out/demo/S2
+	@$(BIN)/ggt race digits --lrs 0.003 0.01 0.03 0.1 --seeds 2 --out out/demo/digits
+	@$(BIN)/ggt spectrum out/demo/digits
+	@$(BIN)/ggt report out/demo
 
 test: $(READY)    ## the quick test suite
 	@$(BIN)/python -m pytest -q -n auto
