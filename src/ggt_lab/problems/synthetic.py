@@ -11,7 +11,6 @@ from collections.abc import Iterable
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import optimize
 from torch import Tensor
 from torch.nn import functional
 
@@ -109,6 +108,8 @@ class BarrierVertex(Barrier):
     """The same, from 99 % of the way to a random vertex: curvature changes most along the path from there."""
 
     def __init__(self, seed: int, device: torch.device) -> None:
+        from scipy import optimize  # noqa: PLC0415 - long runs need torch and numpy alone
+
         super().__init__(seed, device)
         direction = torch.randn(DIMENSION, dtype=torch.float64, generator=self._generator).numpy()
         found = optimize.linprog(
@@ -121,6 +122,7 @@ class BarrierVertex(Barrier):
 
 def _barrier_minimum(samples: NDArray[np.float64], offsets: NDArray[np.float64]) -> float:
     """The least mean of -log(wᵀx_i + c_i), by SciPy's Newton method with a trust region; right to 1e-12."""
+    from scipy import optimize  # noqa: PLC0415 - long runs need torch and numpy alone
 
     def value(w: NDArray[np.float64]) -> float:
         slack = samples @ w + offsets

@@ -1,0 +1,202 @@
+"""Long runs: epochs, a learning-rate schedule, checkpoints. Several share one device, and stop when time is up.
+
+    python -m ggt_lab.longrun plan.json --kept DIR --results FILE [--seconds 540] [--workers 12]
+
+``plan.json`` is a list of runs (the fields of `LongRun`). What is finished is appended to the results; what is not is
+kept in DIR and goes on, from the same step, when the same command is given again. Needs torch and numpy alone.
+"""
+
+import argparse
+import hashlib
+import json
+import math
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ggt_lab.optimizers import optimizer_factory
+from ggt_lab.pool import waiting
+from ggt_lab.problems import problem_class
+from ggt_lab.problems.deep import DeepProblem
+from ggt_lab.results import Record, Results, environment
+
+__all__ = ["SCHEDULES", "LongRun", "advance", "run_until"]
+
+
+def _cosine(progress: float) -> float:
+    return 0.5 * (1 + math.cos(math.pi * progress))
+
+
+def _halving(progress: float) -> float:
+    return 0.5 ** math.floor(progress * 8)
+
+
+SCHEDULES: dict[str, Callable[[float], float]] = {"constant": lambda _: 1.0, "cosine": _cosine, "halving": _halving}
+"""Factors of the learning rate, as functions of the share of the run that is done; "halving" does it seven times."""
+
+
+@dataclass(frozen=True)
+class LongRun:
+    """A run of a deep problem; equal runs give equal results."""
+
+    problem: str
+    optimizer: str
+    lr: float
+    seed: int
+    epochs: int
+    schedule: str = "cosine"
+    device: str = "cuda"
+    settings: tuple[tuple[str, Any], ...] = ()
+    """Attributes of the problem to change, by name: (("dropout", 0.2),)."""
+
+    @property
+    def key(self) -> str:
+        """The run in words that do not change."""
+        return json.dumps(["long", asdict(self)], sort_keys=True)
+
+    def __str__(self) -> str:
+        return f"{self.problem}, {self.optimizer}, lr {self.lr:g}, seed {self.seed}, {self.epochs} epochs"
+
+
+def advance(run: LongRun, kept: Path, *, deadline: float = math.inf) -> Record | None:
+    """Train from where ``run`` was left, until it is finished or ``time.monotonic()`` reaches ``deadline``.
+
+    Args:
+        run: what to train.
+        kept: folder of checkpoints.
+        deadline: when to save and stop; looked at before each step.
+
+    Returns:
+        The record of the finished run (its checkpoint is removed), or None: saved, and to be called again.
+    """
+    torch.manual_seed(run.seed)
+    problem = _make_problem(run)
+    parameters = list(problem.parameters())
+    optimizer = optimizer_factory(run.optimizer)(parameters, run.lr)
+    factor = SCHEDULES[run.schedule]
+    checkpoint = kept / f"{hashlib.sha256(run.key.encode()).hexdigest()[:16]}.pt"
+    curve: list[dict[str, Any]] = []
+    seconds = 0.0
+    if checkpoint.exists():
+        state = torch.load(checkpoint, map_location=run.device, weights_only=True)
+        problem.load_state_dict(state["problem"])
+        optimizer.load_state_dict(state["optimizer"])
+        curve, seconds = state["curve"], state["seconds"]
+    elif run.epochs > 0:
+        curve.append({"epoch": 0, "step": 0, "seconds": 0.0, **problem.evaluate()})
+    started = time.perf_counter()
+    while problem.step < run.epochs * problem.steps_per_epoch:
+        if time.monotonic() >= deadline:
+            spent = seconds + time.perf_counter() - started
+            _save({"problem": problem, "optimizer": optimizer}, {"curve": curve, "seconds": spent}, checkpoint)
+            return None
+        for group in optimizer.param_groups:
+            group["lr"] = run.lr * factor(problem.step / (run.epochs * problem.steps_per_epoch))
+        optimizer.zero_grad()
+        problem.loss().backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        if problem.step % problem.steps_per_epoch == 0:
+            numbers = problem.evaluate()
+            if not all(math.isfinite(value) for value in numbers.values()):
+                checkpoint.unlink(missing_ok=True)
+                return _record(run, problem, "diverged", curve)
+            epoch = problem.step // problem.steps_per_epoch
+            spent = seconds + time.perf_counter() - started
+            curve.append({"epoch": epoch, "step": problem.step, "seconds": spent, **numbers})
+    checkpoint.unlink(missing_ok=True)
+    return _record(run, problem, "done", curve)
+
+
+def run_until(
+    runs: Sequence[LongRun],
+    results: Results,
+    kept: Path,
+    *,
+    seconds: float = math.inf,
+    workers: int = 1,
+    on_done: Callable[[LongRun, Record], None] | None = None,
+) -> int:
+    """Advance all runs that are not finished, ``workers`` at a time, for so many seconds.
+
+    Returns:
+        How many are left.
+    """
+    deadline = time.monotonic() + seconds
+    made_in = environment()
+    kept.mkdir(parents=True, exist_ok=True)
+    todo = waiting(runs, results)
+    with multiprocessing.get_context("spawn").Pool(min(workers, len(todo)) or 1, maxtasksperchild=1) as pool:
+        for run, record in pool.imap_unordered(_advance, [(run, kept, deadline) for run in todo]):
+            if record is not None:
+                results.append({"key": run.key, **record, "environment": made_in})
+                if on_done is not None:
+                    on_done(run, record)
+    return len(waiting(runs, results))
+
+
+def _advance(job: tuple[LongRun, Path, float]) -> tuple[LongRun, Record | None]:
+    run, kept, deadline = job
+    torch.set_num_threads(1)  # parallelism is between runs
+    return run, None if time.monotonic() >= deadline else advance(run, kept, deadline=deadline)
+
+
+def _make_problem(run: LongRun) -> DeepProblem:
+    cls = problem_class(run.problem)
+    if not issubclass(cls, DeepProblem):
+        raise ValueError(f"{run.problem} is not a deep problem: it has no epochs; race it with `ggt race`")
+    unknown = [name for name, _ in run.settings if not hasattr(cls, name)]
+    if unknown:
+        raise ValueError(f"{run.problem} has no setting {', '.join(unknown)}")
+    changed: type[DeepProblem] = type(cls.__name__, (cls,), dict(run.settings))
+    return changed(run.seed, torch.device(run.device))
+
+
+def _save(parts: dict[str, Any], plain: dict[str, Any], path: Path) -> None:
+    """Whole or not at all."""
+    draft = path.with_suffix(".draft")
+    with draft.open("wb") as file:
+        torch.save({**{name: part.state_dict() for name, part in parts.items()}, **plain}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+
+
+def _record(run: LongRun, problem: DeepProblem, status: str, curve: list[dict[str, Any]]) -> Record:
+    return {**asdict(run), "metric": problem.metric, "status": status, "curve": curve}
+
+
+def main() -> None:
+    """The command above."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("plan", type=Path)
+    parser.add_argument("--kept", type=Path, required=True)
+    parser.add_argument("--results", type=Path, required=True)
+    parser.add_argument("--seconds", type=float, default=math.inf)
+    parser.add_argument("--workers", type=int, default=1)
+    arguments = parser.parse_args()
+    plan = json.loads(arguments.plan.read_text())
+    runs = [LongRun(**{**each, "settings": tuple(map(tuple, each.get("settings", ())))}) for each in plan]
+
+    def say(run: LongRun, record: Record) -> None:
+        final = record["curve"][-1].get(record["metric"]) if record["curve"] else None
+        print(f"{run}: {record['status']}, {record['metric']} {final}", flush=True)
+
+    left = run_until(
+        runs,
+        Results(arguments.results),
+        arguments.kept,
+        seconds=arguments.seconds,
+        workers=arguments.workers,
+        on_done=say,
+    )
+    print(f"{left} of {len(runs)} runs are left" if left else "all runs are finished")
+
+
+if __name__ == "__main__":
+    main()
