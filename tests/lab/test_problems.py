@@ -147,3 +147,14 @@ def test_a_users_own_file(tmp_path):
         "    def evaluate(self): return {'loss': self.p.square().sum().item()}\n"
     )
     assert problem_class(str(own))(0, CPU).evaluate() == {"loss": 2.0}
+
+
+def test_steps_against_a_facet_end_at_it():
+    """Each halved step ends closer to the facet, until halving changes nothing: it must end all the same."""
+    problem = problem_class("barrier")(0, CPU)
+    for _ in range(200):
+        with torch.no_grad():
+            problem.point.sub_(problem.samples[0])
+        assert np.isfinite(problem.evaluate()["loss"])
+    slack = problem.samples @ problem.point.detach() + problem.offsets
+    assert 0 < float(slack.min()) < 1e-15

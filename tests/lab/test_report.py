@@ -19,10 +19,11 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.select import Select
 
+from ggt_lab.eigenvalues import median_filter
 from ggt_lab.race import grid, race, standings
 from ggt_lab.report import write_report
 from ggt_lab.report.collect import Spectrum, collect
-from ggt_lab.report.heatmap import heat_map, median_filter
+from ggt_lab.report.heatmap import heat_map
 from ggt_lab.report.words import summary, winner
 from ggt_lab.results import Results
 

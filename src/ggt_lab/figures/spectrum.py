@@ -5,25 +5,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
-
-mpl.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.ticker import MaxNLocator
 
+from ggt_lab.eigenvalues import above_rounding, median_filter
+from ggt_lab.figures.style import COLORS, save
+
 __all__ = ["draw_spectrum"]
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
 # White to dark blue: lightness alone carries the density, so that every eye can read it.
-_COLORS = LinearSegmentedColormap.from_list("density", ["#FFFFFF", "#C6DBEF", "#6BAED6", "#2171B5", "#08306B"])
-_EXTREMES = "#D55E00"  # Okabe and Ito's vermillion, told from blue by colour-blind readers, too
-# An eigenvalue below this share of the sum is rounding, unless the recorder said what rounding is.
-_ROUNDING = 2.0**-46
+_DENSITY = LinearSegmentedColormap.from_list("density", ["#FFFFFF", "#C6DBEF", "#6BAED6", "#2171B5", "#08306B"])
+_EXTREMES = COLORS[1]
 _ROWS, _COLUMNS = 240, 600
 _HISTORIES = {"gradient": "gradients", "momentum": "momentum vectors"}
 
@@ -56,13 +54,7 @@ def draw_spectrum(spectra: Sequence[dict[str, Any]], path: Path, title: str = ""
         bar.ax.set_yticklabels(["none", "dense"])
         bar.set_label("density of a step's eigenvalues", labelpad=-18)
         bar.outline.set_visible(False)
-    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    files = [path.with_suffix(suffix) for suffix in (".png", ".pdf")]
-    for file in files:
-        figure.savefig(file, dpi=150)
-    plt.close(figure)
-    return files
+    return save(figure, path, title=title)
 
 
 def _draw_panel(axes: Axes, spectrum: dict[str, Any]) -> QuadMesh | None:
@@ -79,14 +71,14 @@ def _draw_panel(axes: Axes, spectrum: dict[str, Any]) -> QuadMesh | None:
         axes.set(xticks=[], yticks=[])
         return None
 
-    low, high = _median_filter(np.array([[values.min(), values.max()] for values in logs]))
+    low, high = (np.array(median_filter([pick(values) for values in logs])) for pick in (np.min, np.max))
     grid, density = densities(logs)
     edges = _edges(steps)
     borders, pooled = _pool(edges, density)
     # The first steps have one eigenvalue or two, hence the highest peaks by far: they must not set the scale.
     full = [row for row, values in zip(density, logs, strict=True) if values.size == max(map(len, logs))]
     shade = np.sqrt(np.clip(pooled / np.quantile(np.max(full, axis=1), 0.9), 0, 1))
-    mesh = axes.pcolormesh(borders, 10**grid, shade.T, cmap=_COLORS, vmin=0, vmax=1, rasterized=True, shading="flat")
+    mesh = axes.pcolormesh(borders, 10**grid, shade.T, cmap=_DENSITY, vmin=0, vmax=1, rasterized=True, shading="flat")
     # To the outer edges of the map, so that a single record has a line, too.
     x = np.concatenate([edges[:1], steps, edges[-1:]])
     for line in (low, high):
@@ -119,15 +111,14 @@ def _two_digits(number: float) -> str:
 
 def _positive_logarithms(spectrum: dict[str, Any]) -> tuple[Array, list[Array], int]:
     """The steps that have an eigenvalue, log₁₀ λ of each without zeros, and the most zeros that a step has."""
-    rounding = spectrum.get("diagnosis", {}).get("numbers", {}).get("rounding", _ROUNDING)
+    numbers = spectrum.get("diagnosis", {}).get("numbers", {})
     steps, logs, zeros = [], [], 0
     for step, singular_values in zip(spectrum["steps"], spectrum["singular_values"], strict=True):
-        eigenvalues = np.square(np.asarray(singular_values, dtype=np.float64))
-        positive = eigenvalues[eigenvalues > rounding * eigenvalues.sum()]
-        zeros = max(zeros, eigenvalues.size - positive.size)
-        if positive.size:
+        positive = above_rounding(singular_values, numbers)
+        zeros = max(zeros, len(singular_values) - len(positive))
+        if positive:
             steps.append(step)
-            logs.append(np.log10(positive))
+            logs.append(np.log10(np.array(positive, dtype=np.float64)))
     return np.array(steps, dtype=np.float64), logs, zeros
 
 
@@ -165,9 +156,3 @@ def _pool(edges: Array, density: Array) -> tuple[Array, Array]:
     counts = np.diff([*starts, len(density)])
     pooled: Array = np.add.reduceat(density, starts, axis=0) / counts[:, None]
     return np.concatenate([edges[starts], edges[-1:]]), pooled
-
-
-def _median_filter(values: Array) -> Array:
-    """The running median over a fortieth of the steps, shorter at the ends; shape (steps, lines) to (lines, steps)."""
-    half = len(values) // 80
-    return np.stack([np.median(values[max(0, i - half) : i + half + 1], axis=0) for i in range(len(values))], axis=1)

@@ -95,12 +95,14 @@ class Barrier(_Synthetic):
 
     @torch.no_grad()
     def _return_inside(self) -> None:
-        """Halve the last step until it ends inside the polytope."""
-        if not bool(self.point.isfinite().all()):
-            self.point.copy_(self._inside)
-        while bool((self.samples @ self.point + self.offsets <= 0).any()):
+        """Halve the last step until it ends inside the polytope; what is left after 50 times is undone."""
+        for _ in range(50):
+            if bool((self.samples @ self.point + self.offsets > 0).all()):  # False for NaN, too
+                self._inside.copy_(self.point)
+                return
             self.point.lerp_(self._inside, 0.5)
-        self._inside.copy_(self.point)
+        # Not finite, or so close to a facet that the last bits cross it.
+        self.point.copy_(self._inside)
 
 
 @register("barrier-vertex")

@@ -9,12 +9,10 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ggt_lab.eigenvalues import above_rounding, median_filter
 from ggt_lab.report.collect import Spectrum
 
-__all__ = ["HeatMap", "heat_map", "median_filter"]
-
-# Below this fraction of the largest eigenvalue, a float64 Gram holds rounding only.
-_ROUNDING = 1e-14
+__all__ = ["HeatMap", "heat_map"]
 
 
 @dataclass(frozen=True)
@@ -59,10 +57,8 @@ def heat_map(spectrum: Spectrum, *, columns: int = 120, bins: int = 40) -> HeatM
     kept: list[tuple[float, list[float]]] = []
     left_out = 0
     for step, values in zip(spectrum.steps, spectrum.singular_values, strict=True):
-        eigenvalues = [value * value for value in values]
-        floor = _ROUNDING * max(eigenvalues, default=0.0)
-        above = [value for value in eigenvalues if value > floor]
-        left_out += len(eigenvalues) - len(above)
+        above = above_rounding(values, spectrum.numbers)
+        left_out += len(values) - len(above)
         if above:
             kept.append((step, above))
     if not kept:
@@ -97,14 +93,3 @@ def heat_map(spectrum: Spectrum, *, columns: int = 120, bins: int = 40) -> HeatM
 
 def _percentile(values: Sequence[float], share: float) -> float:
     return sorted(values)[math.ceil(share * (len(values) - 1))]
-
-
-def median_filter(values: Sequence[float], *, radius: int | None = None) -> list[float]:
-    """Each value replaced by the median of itself and ``radius`` neighbours on each side (fewer at the ends).
-
-    Example:
-        >>> median_filter([1.0, 9.0, 2.0, 3.0], radius=1)
-        [5.0, 2.0, 3.0, 2.5]
-    """
-    radius = max(1, len(values) // 100) if radius is None else radius
-    return [statistics.median(values[max(0, index - radius) : index + radius + 1]) for index in range(len(values))]

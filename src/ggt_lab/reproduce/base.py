@@ -9,7 +9,7 @@ from ggt_lab.pool import Task, run_all, waiting
 from ggt_lab.results import Record, Results
 from ggt_lab.verdict import Figure, Verdict, write_verdicts
 
-__all__ = ["Experiment", "Outcome", "Progress", "Settings", "reproduce"]
+__all__ = ["Experiment", "Outcome", "Settings", "reproduce"]
 
 Progress = Callable[[int, int, str], None]
 """Called with (tasks done, tasks in all, words): for a progress bar."""
