@@ -168,7 +168,10 @@ def _save(parts: dict[str, Any], plain: dict[str, Any], path: Path) -> None:
 
 
 def _record(run: LongRun, problem: DeepProblem, status: str, curve: list[dict[str, Any]]) -> Record:
-    return {**asdict(run), "metric": problem.metric, "status": status, "curve": curve}
+    names = [name for name in dir(type(problem)) if not name.startswith("_")]
+    plain = {name: getattr(problem, name) for name in names if isinstance(getattr(problem, name), bool | int | float)}
+    plain["parameters"] = sum(p.numel() for p in problem.parameters())
+    return {**asdict(run), "metric": problem.metric, "status": status, "setup": plain, "curve": curve}
 
 
 def main() -> None:

@@ -88,6 +88,7 @@ class DeepProblem:
         metric: which number of `evaluate` is to be small.
         epochs: how long a run is; ``steps`` is that times ``steps_per_epoch``.
         batch: sequences or images per step.
+        autocast: on a GPU, compute the model in bfloat16; parameters and gradients stay float32.
         synthetic: made-up data in place of the real.
         tiny: what the tiny variant has in place of these attributes.
         steps_per_epoch: whole batches in the data; set when it is loaded.
@@ -97,6 +98,7 @@ class DeepProblem:
     metric: str
     epochs: int
     batch: int
+    autocast: bool = False
     synthetic: bool = False
     tiny: ClassVar[Mapping[str, Any]] = {}
 
@@ -144,7 +146,8 @@ class DeepProblem:
         if not self.model.training:
             self.model.train()
         torch.manual_seed(derived_seed(self.seed, _NOISE, self.step))
-        loss = self._batch_loss(position)
+        with self._precision():
+            loss = self._batch_loss(position)
         self._losses += loss.detach()
         self._counted += 1
         self.step += 1
@@ -154,7 +157,8 @@ class DeepProblem:
     def evaluate(self) -> dict[str, float]:
         """Numbers of held-out data, and the mean training loss since the last evaluation, if there was a step."""
         self.model.eval()
-        numbers = self._evaluate()
+        with self._precision():
+            numbers = self._evaluate()
         if self._counted:
             numbers["train_loss"] = self._losses.item() / self._counted
         self._losses.zero_()
@@ -190,6 +194,9 @@ class DeepProblem:
         if position:  # otherwise the next step starts an epoch anyway
             self._start_epoch(self._order_of(epoch))
 
+    def _precision(self) -> torch.autocast:
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast and self.device.type == "cuda")
+
     def _order_of(self, epoch: int) -> torch.Generator:
         # On the CPU whatever the device, so that all devices see one order; it is copied over once an epoch.
         return torch.Generator().manual_seed(derived_seed(self.seed, _ORDER, epoch))
@@ -200,6 +207,7 @@ class DeepProblem:
             "problem": type(self).__name__,
             "seed": self.seed,
             "batch": self.batch,
+            "autocast": self.autocast,
             "steps_per_epoch": self.steps_per_epoch,
         }
 
@@ -416,10 +424,14 @@ class WindowProblem(TextProblem):
 
 @register_with_tiny("ptb-chars")
 class PTBCharacters(RecurrentProblem):
-    """Claim R1: a 3-layer LSTM of 5.3 M parameters. The paper leaves batch, length and dropout open."""
+    """Claim R1: a 3-layer LSTM of 5.5 M parameters. The paper leaves batch, length and dropout open.
 
-    epochs, batch, length, dropout = 50, 128, 100, 0.1
-    embedding, width = 128, 500
+    A width of 512 in bfloat16 trains several times as fast on a GPU as one of 500 does.
+    """
+
+    epochs, batch, length, dropout = 50, 128, 100, 0.2
+    embedding, width = 128, 512
+    autocast = True
     tiny: ClassVar[Mapping[str, Any]] = {"epochs": 2, "batch": 8, "length": 10, "embedding": 4, "width": 8}
 
     def _read(self) -> Text:
