@@ -99,8 +99,8 @@ class Block:
         dtype = next((window.dtype for window in stored if window is not None), self._row_dtype())
         size = self.options["window"] if owner is None else state[owner]["gram"].shape[0]
 
-        window = allocate_window(size, layout.numel, dtype, device)
-        row = torch.zeros(layout.numel, dtype=torch.promote_types(dtype, torch.float32), device=device)
+        window = allocate_window(size, layout.columns, dtype, device)
+        row = torch.zeros(layout.columns, dtype=torch.promote_types(dtype, torch.float32), device=device)
         momentum = torch.zeros_like(row) if self.options["history"] == "momentum" else None
         skipped = torch.zeros((), dtype=torch.int64, device=device)
 

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from torch_ggt.kernels.spans import ALIGNMENT
+
 __all__ = ["Layout", "as_real"]
 
 
@@ -21,15 +23,18 @@ class Layout:
 
     Attributes:
         parameters: as given.
-        numel: d, the number of columns.
+        numel: d, the number of elements.
+        columns: d, rounded up to a multiple of `ALIGNMENT`, so that every row of a window starts where the memory's
+            sectors do. The columns at the end belong to nobody and stay zero.
     """
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         self.parameters = list(parameters)
         self._shapes = [as_real(p).shape for p in self.parameters]
         self.numel = sum(shape.numel() for shape in self._shapes)
+        self.columns = -(-self.numel // ALIGNMENT) * ALIGNMENT
 
     def views(self, flat: Tensor) -> list[Tensor]:
-        """Views of ``flat`` (..., d), one per parameter, of shape (..., *parameter.shape)."""
-        spans = torch.split_with_sizes(flat, [shape.numel() for shape in self._shapes], dim=-1)
+        """Views of ``flat`` (..., columns), one per parameter, of shape (..., *parameter.shape)."""
+        spans = torch.split_with_sizes(flat[..., : self.numel], [shape.numel() for shape in self._shapes], dim=-1)
         return [span.view((*flat.shape[:-1], *shape)) for span, shape in zip(spans, self._shapes, strict=True)]

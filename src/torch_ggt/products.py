@@ -5,12 +5,15 @@ so W v is accumulated in float64 whatever the rows are. Neither pass makes a tem
 widened a block at a time.
 """
 
+import functools
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
+from torch_ggt.kernels import gpu_kernels
 from torch_ggt.kernels.cpu import compiled_gram_row
+from torch_ggt.kernels.spans import Spans
 
 __all__ = ["expand", "gram_row"]
 
@@ -44,6 +47,10 @@ def expand(rows: Tensor, coefficients: Tensor, gram: Tensor, out: Tensor) -> Ten
 
 
 def _gram_row(rows: Tensor, row: Tensor) -> Tensor:
+    kernels = gpu_kernels(rows.device)
+    if kernels is not None:
+        sums: Tensor = kernels.gram_row(rows, row, _whole(rows.shape[1], rows.shape[0], rows.device))
+        return sums[0]
     if rows.dtype == torch.float64:
         return torch.cat([torch.mv(rows, row), torch.dot(row, row)[None]])
     if rows.device.type == "cpu":
@@ -63,7 +70,10 @@ def _gram_row_by_blocks(rows: Tensor, row: Tensor) -> Tensor:
 
 
 def _expand(rows: Tensor, coefficients: Tensor, gram: Tensor, out: Tensor) -> None:
-    if rows.dtype == torch.float64:
+    kernels = gpu_kernels(rows.device)
+    if kernels is not None:
+        kernels.expand(rows, coefficients[None], _whole(rows.shape[1], rows.shape[0], rows.device), out)
+    elif rows.dtype == torch.float64:
         torch.mv(rows.t(), coefficients, out=out)
     elif rows.dtype == torch.float32 and rows.device.type == "cpu":
         # One plain product with rounded coefficients. Rows that are nearly collinear come with large coefficients of
@@ -110,6 +120,11 @@ class _Widener:
             row_range = slice(top, min(top + self._size, self._rows.shape[0]))
             source = self._rows[row_range, columns]
             yield row_range, self._buffer[: source.numel()].view(source.shape).copy_(source)
+
+
+@functools.lru_cache(maxsize=64)
+def _whole(columns: int, rows: int, device: torch.device) -> Spans:
+    return Spans([0, columns], rows, device)
 
 
 # For torch.compile both passes are opaque: a graph must not unroll the loop over blocks.
