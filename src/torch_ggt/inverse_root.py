@@ -160,7 +160,7 @@ def _by_cholesky(moment: Tensor, rhs: Tensor, eps: Tensor, jitter: float, tolera
     """
     size = moment.shape[-1]
     delta = jitter / size
-    low, high = math.sqrt(delta) / _MARGIN, math.sqrt(1 + delta) * _MARGIN
+    low, high = interval(jitter, size)
     shifts, weights = _node_tensors(low, high, tolerance, moment.device)
 
     identity = torch.eye(size, dtype=moment.dtype, device=moment.device)
@@ -188,6 +188,12 @@ def _by_cholesky(moment: Tensor, rhs: Tensor, eps: Tensor, jitter: float, tolera
     factors = torch.linalg.cholesky_ex(stack).L
     solutions = torch.cholesky_solve(rhs[..., None, :, None].expand(*stack.shape[:-1], 1), factors)
     return (all_weights[..., None] * solutions.squeeze(-1)).sum(-2)
+
+
+def interval(jitter: float, size: int) -> tuple[float, float]:
+    """Where √λ of (M + δI)/tr(M) lies for every M, with a factor to spare at both ends."""
+    delta = jitter / size
+    return math.sqrt(delta) / _MARGIN, math.sqrt(1 + delta) * _MARGIN
 
 
 @functools.lru_cache(maxsize=64)

@@ -13,13 +13,12 @@ half to underflow for gradients below 1e-17: no gain.
 # ruff: noqa: ANN001, ANN002, ANN003, ANN202 - Triton infers the types of a kernel's arguments
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc, no-any-return, import-untyped, import-not-found"
 
-import contextlib
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from torch_ggt.kernels.launch import launch
 from torch_ggt.kernels.spans import Spans
 
 __all__ = ["check", "expand", "gram_row"]
@@ -62,7 +61,7 @@ def gram_row(
     block_columns = block_columns or {torch.bfloat16: 512, torch.float32: 256}.get(rows.dtype, 128)
     tiles = triton.cdiv(size, block_rows) + 1
     if spans.pieces:
-        _launch(
+        launch(
             _gram_partials,
             (spans.pieces * tiles,),
             rows,
@@ -80,7 +79,7 @@ def gram_row(
             num_warps=warps,
         )
     programs = (spans.count, triton.cdiv(size + 1, 8))
-    _launch(_sum_partials, programs, partials, spans.firsts, sums, size + 1, BLOCK_R=8, BLOCK_P=128)
+    launch(_sum_partials, programs, partials, spans.firsts, sums, size + 1, BLOCK_R=8, BLOCK_P=128)
     return sums
 
 
@@ -108,7 +107,7 @@ def expand(
     """
     if spans.pieces:
         blocks = triton.cdiv(spans.longest, block)
-        _launch(
+        launch(
             _expand,
             (spans.pieces * blocks,),
             rows,
@@ -129,13 +128,6 @@ def expand(
             num_warps=warps,
         )
     return out
-
-
-def _launch(kernel, programs: tuple[int, ...], first: Tensor, *others, **options) -> None:
-    """Run a kernel on the device of its first argument, which may not be the current one."""
-    elsewhere = first.is_cuda and first.device.index != torch.cuda.current_device()
-    with torch.cuda.device(first.device) if elsewhere else contextlib.nullcontext():
-        kernel[programs](first, *others, enable_fp_fusion=True, **options)
 
 
 def _aligned(rows: Tensor, spans: Spans) -> bool:
