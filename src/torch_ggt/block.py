@@ -1,4 +1,7 @@
-"""One full matrix: the parameters it spans, their columns of a flat window, and the state under which both are saved.
+"""Full matrices: the parameters they span, their columns of a flat window, and the state under which both are saved.
+
+A block is one matrix over many parameters, or, with scope="parameter", many matrices of one parameter each, which share
+one flat window and make their steps together.
 
 The optimizer's ``state`` is the truth. What is saved there per parameter are views of the flat tensors kept here, so
 that torch's tools see ordinary per-parameter state; when a view was replaced (loading, unpickling, offloading), the
@@ -9,7 +12,7 @@ state of                  key                        value
 ========================  =========================  =================================================================
 every parameter           ``window``                 (r, *shape), the window's dtype: its columns of W
 .                         ``momentum_buffer``        shape, float32 or float64; absent with history="gradient"
-the block's first         ``gram``                   (r, r) float64: K
+the matrix's first        ``gram``                   (r, r) float64: K
 .                         ``decay``, ``momentum``    (r,) float64: age weights
 .                         ``position``, ``count``    int64: ring position, rows filled
 .                         ``skipped``                int64: steps skipped for a gradient that was not finite
@@ -18,17 +21,18 @@ the block's first         ``gram``                   (r, r) float64: K
 A complex parameter appears as its real and imaginary parts, with a last dimension of 2.
 """
 
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from torch_ggt.flatten import Layout, as_real
+from torch_ggt.kernels.spans import ALIGNMENT
 from torch_ggt.memory import allocate_window
 from torch_ggt.window import GramRow, Window
 
-__all__ = ["WHOLE_BLOCK_KEYS", "Block", "Candidate", "Group", "State", "describe", "partition"]
+__all__ = ["WHOLE_BLOCK_KEYS", "Block", "Candidate", "Group", "State", "describe", "make_blocks", "partition"]
 
 Group = dict[str, Any]
 State = MutableMapping[Tensor, dict[str, Any]]
@@ -38,21 +42,24 @@ _WIDE = (torch.float64, torch.complex128)
 
 
 class Block:
-    """The parameters that share one full matrix.
+    """The parameters that share one full matrix, or one window of many.
 
     Args:
         members: (param group, parameter) pairs, in order. Columns are allotted at a parameter's first gradient, so
             frozen parameters cost nothing.
+        separate: every parameter has a matrix of its own; all must be of one param group.
     """
 
-    def __init__(self, members: list[tuple[Group, Tensor]]) -> None:
+    def __init__(self, members: list[tuple[Group, Tensor]], *, separate: bool = False) -> None:
         self.members = members
+        self.separate = separate
         self.options = members[0][0]
         """The param group that speaks for the whole block."""
         self.allotted: list[tuple[Group, Tensor]] = []
         self.window: Window
         self.skipped: Tensor
-        self.numel = 0
+        self.rms_scale: Tensor
+        """0.2·√(elements of the matrix), per matrix: the factor of adjust_lr_fn="match_rms_adamw"."""
         self._row: Tensor
         self._row_views: list[Tensor] = []
         self._momentum: Tensor | None = None
@@ -88,38 +95,42 @@ class Block:
     def _rebuild(self, allotted: list[tuple[Group, Tensor]], state: State) -> None:
         parameters = [p for _, p in allotted]
         device = _common_device(parameters)
-        layout = Layout(parameters)
-        stored = [state[p].get("window") for p in parameters]
-        owner = next((p for p in parameters if "gram" in state[p]), None)
-        if owner is None and any(window is not None for window in stored):
-            raise RuntimeError(
-                "GGT: the state holds rows of a window but not its Gram matrix; load a complete state_dict, or clear "
-                "optimizer.state to start with an empty window"
-            )
-        dtype = next((window.dtype for window in stored if window is not None), self._row_dtype())
-        size = self.options["window"] if owner is None else state[owner]["gram"].shape[0]
+        layout = Layout(parameters, ALIGNMENT)
+        matrices = [[p] for p in parameters] if self.separate else [parameters]
+        owners = [_owner(matrix, state) for matrix in matrices]
+        stored = [state[p]["window"] for p in parameters if "window" in state[p]]
+        dtype = stored[0].dtype if stored else self._row_dtype()
+        grams = [state[owner]["gram"] for owner in owners if owner is not None]
+        size = grams[0].shape[0] if grams else self.options["window"]
 
-        window = allocate_window(size, layout.columns, dtype, device)
+        borders = layout.borders if self.separate else None
+        window = allocate_window(size, layout.columns, dtype, device, borders)
         row = torch.zeros(layout.columns, dtype=torch.promote_types(dtype, torch.float32), device=device)
         momentum = torch.zeros_like(row) if self.options["history"] == "momentum" else None
-        skipped = torch.zeros((), dtype=torch.int64, device=device)
+        skipped = torch.zeros_like(window.count)
+        numels = layout.numels if self.separate else layout.numel
 
         momentum_views = [] if momentum is None else layout.views(momentum)
-        first = parameters[0] if owner is None else owner
         published = [
             *((p, "window", view) for p, view in zip(parameters, layout.views(window.rows), strict=True)),
             *((p, "momentum_buffer", view) for p, view in zip(parameters, momentum_views, strict=False)),
-            *((first, key, skipped if key == "skipped" else getattr(window, key)) for key in WHOLE_BLOCK_KEYS),
         ]
+        for index, (matrix, owner) in enumerate(zip(matrices, owners, strict=True)):
+            for key in WHOLE_BLOCK_KEYS:
+                tensor = skipped if key == "skipped" else getattr(window, key)
+                published.append(
+                    (matrix[0] if owner is None else owner, key, tensor[index] if self.separate else tensor)
+                )
         for parameter, key, tensor in published:
             if key in state[parameter]:
                 tensor.copy_(state[parameter][key])
-        if owner is not None:
+        if grams:
             window.mend_gram()
         for parameter, key, tensor in published:  # only now: a failure above leaves the state as it was
             state[parameter][key] = tensor
-        self.allotted, self.numel = allotted, layout.numel
+        self.allotted = allotted
         self.window, self.skipped = window, skipped
+        self.rms_scale = 0.2 * torch.tensor(numels, dtype=torch.float64, device=device).sqrt()
         self._row, self._row_views = row, layout.views(row)
         self._momentum, self._momentum_views = momentum, momentum_views
         self._by_group = [
@@ -179,8 +190,9 @@ class Block:
         torch._foreach_copy_(targets, gradients)
         if negated:
             torch._foreach_neg_(negated)
+        active = None if complete or not self.separate else self._have_gradients()
         if self._momentum is None:
-            return Candidate(self._row, [], [])
+            return Candidate(self._row, active)
         if complete:  # one flat operation serves for all
             targets, momenta = [self._row], [self._momentum]
         if nesterov:
@@ -189,7 +201,16 @@ class Block:
         else:
             torch._foreach_add_(targets, momenta, alpha=beta1)
             updated = targets
-        return Candidate(self._row, momenta, updated)
+        if complete:
+            return Candidate(self._row, active, carry=(self._momentum, updated[0]))
+        return Candidate(self._row, active, momenta=momenta, updated=updated)
+
+    def _have_gradients(self) -> Tensor:
+        """Which matrices have a gradient, on the device; nothing waits for the copy."""
+        flags = torch.tensor([parameter.grad is not None for _, parameter in self.allotted])
+        if self._row.is_cuda and not torch.compiler.is_compiling():
+            return flags.pin_memory().to(self._row.device, non_blocking=True)
+        return flags.to(self._row.device)
 
     def scatter(self, coefficients: Tensor, taken: Tensor) -> None:
         """p ← (1 - lr·weight_decay) p - lr·G c for every parameter with a gradient; unchanged where not ``taken``."""
@@ -219,18 +240,47 @@ def partition(groups: list[Group]) -> list[list[tuple[Group, Any]]]:
 
 
 class Candidate:
-    """A row on its way into the window, and the momentum that goes with it."""
+    """A row on its way into the window, and the momentum that goes with it.
 
-    def __init__(self, row: Tensor, momenta: list[Tensor], updated: list[Tensor]) -> None:
+    Args:
+        row: v, flat.
+        active: bool, (B,), the matrices that have a gradient; None: all.
+        carry: (momentum, its new value), flat, to be pushed with the row.
+        momenta: the same for part of the parameters,
+        updated: and their new values.
+    """
+
+    def __init__(
+        self,
+        row: Tensor,
+        active: Tensor | None,
+        *,
+        carry: tuple[Tensor, Tensor] | None = None,
+        momenta: Sequence[Tensor] = (),
+        updated: Sequence[Tensor] = (),
+    ) -> None:
         self.row = row
+        self.active = active
+        self.carry = carry
         self._momenta = momenta
         self._updated = updated
         self.gram_row: GramRow
 
     def commit_momentum(self, taken: Tensor) -> None:
-        """v ← its new value, where ``taken``."""
+        """v ← its new value, where ``taken``, for what `carry` does not hold."""
         for momentum, updated in zip(self._momenta, self._updated, strict=True):
             torch.where(taken, updated, momentum, out=momentum)
+
+
+def make_blocks(groups: list[Group]) -> list[Block]:
+    """The blocks of an optimizer with these param groups."""
+    if groups[0]["scope"] != "parameter":
+        return [Block(members) for members in partition(groups)]
+    together: dict[tuple[int, torch.device, bool], list[tuple[Group, Tensor]]] = {}
+    for ((group, parameter),) in partition(groups):
+        key = (id(group), parameter.device, parameter.dtype in _WIDE)
+        together.setdefault(key, []).append((group, parameter))
+    return [Block(members, separate=True) for members in together.values()]
 
 
 def describe(group: Group, parameter: Tensor) -> str:
@@ -240,6 +290,17 @@ def describe(group: Group, parameter: Tensor) -> str:
     if "param_names" in group:
         return f"parameter {group['param_names'][index]!r} of shape {shape}"
     return f"parameter {index} of its group, of shape {shape},"
+
+
+def _owner(matrix: list[Tensor], state: State) -> Tensor | None:
+    """The parameter that holds a matrix's own state, None for a matrix that is new."""
+    owner = next((p for p in matrix if "gram" in state[p]), None)
+    if owner is None and any("window" in state[p] for p in matrix):
+        raise RuntimeError(
+            "GGT: the state holds rows of a window but not its Gram matrix; load a complete state_dict, or clear "
+            "optimizer.state to start with an empty window"
+        )
+    return owner
 
 
 def _common_device(parameters: list[Tensor]) -> torch.device:

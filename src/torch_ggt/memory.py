@@ -1,6 +1,7 @@
 """The window's memory: what it needs, and what would fit when it does not."""
 
 import os
+from collections.abc import Sequence
 
 import torch
 
@@ -14,10 +15,12 @@ def window_bytes(size: int, columns: int, dtype: torch.dtype) -> int:
     return size * columns * dtype.itemsize
 
 
-def allocate_window(size: int, columns: int, dtype: torch.dtype, device: torch.device) -> Window:
+def allocate_window(
+    size: int, columns: int, dtype: torch.dtype, device: torch.device, borders: Sequence[int] | None = None
+) -> Window:
     """A window, or an error that says how many bytes it needs and which r or dtype would fit."""
     try:
-        return Window(size, columns, dtype=dtype, device=device)
+        return Window(size, columns, borders=borders, dtype=dtype, device=device)
     except RuntimeError as error:  # a CPU allocation that fails is a plain RuntimeError
         free = _free_bytes(device)
         too_large = free is not None and window_bytes(size, columns, dtype) > free

@@ -10,8 +10,8 @@ the bits by integer operations (about 1e13/s), which leaves a power of two to be
 same float64 products. A float32 pair (TwoSum) would cost about nine float32 operations, 3.3e12/s, and lose its small
 half to underflow for gradients below 1e-17: no gain.
 """
-# ruff: noqa: ANN001, ANN002, ANN003, ANN202 - Triton infers the types of a kernel's arguments
-# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc, no-any-return, import-untyped, import-not-found"
+# ruff: noqa: ANN001, ANN202 - Triton infers the types of a kernel's arguments
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc, import-untyped, import-not-found"
 
 import torch
 import triton
@@ -19,9 +19,11 @@ import triton.language as tl
 from torch import Tensor
 
 from torch_ggt.kernels.launch import launch
+from torch_ggt.kernels.ring import admit, write
+from torch_ggt.kernels.root import coefficients
 from torch_ggt.kernels.spans import Spans
 
-__all__ = ["check", "expand", "gram_row"]
+__all__ = ["admit", "check", "coefficients", "expand", "gram_row", "write"]
 
 # "bits" yields w·2⁻⁸⁹⁶. The other factor is given 2⁷⁶⁶, which leaves room at both ends of float64, the result 2¹³⁰.
 _OTHER_SCALE = tl.constexpr(2.0**766)
@@ -48,7 +50,8 @@ def gram_row(
 ) -> Tensor:
     """(W v, v·v) per matrix: inner products of ``row`` (d,) with every row of ``rows`` (r, d) and with itself.
 
-    The last four arguments change the speed, and the result by rounding in float64 only.
+    v may have more digits than W, and is rounded first. The last four arguments change the speed, and the result by
+    rounding in float64 only.
 
     Returns:
         float64, shape (B, r + 1). With ``bits``, elements of W that are not finite count as some finite number; those
@@ -177,7 +180,7 @@ def _gram_partials(
             if ALIGNED:
                 columns = tl.max_contiguous(tl.multiple_of(columns, 16), BLOCK_D)
             inside = columns < end
-            v = tl.load(row + columns, mask=inside, other=0.0).to(tl.float64)
+            v = tl.load(row + columns, mask=inside, other=0.0).to(rows.dtype.element_ty).to(tl.float64)
             w = tl.load(base + columns[None, :], mask=(which < size)[:, None] & inside[None, :], other=0.0)
             if BITS:
                 v = v * _OTHER_SCALE
@@ -190,7 +193,7 @@ def _gram_partials(
         squares = tl.zeros((BLOCK_D,), tl.float64)
         for left in range(start, end, BLOCK_D):
             columns = left + tl.arange(0, BLOCK_D)
-            v = tl.load(row + columns, mask=columns < end, other=0.0).to(tl.float64)
+            v = tl.load(row + columns, mask=columns < end, other=0.0).to(rows.dtype.element_ty).to(tl.float64)
             squares += v * v
         tl.store(partials + piece.to(tl.int64) * (size + 1) + size, tl.sum(squares, 0))
 

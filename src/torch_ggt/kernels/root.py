@@ -182,7 +182,7 @@ def _eliminate(K, D, a, L, left, size, padded, root_unit, scale, diagonal, BLOCK
     for before in range(0, left, BLOCK):
         mine = tl.load(L + j[:, None] * padded + before + k[None, :])
         pivot -= tl.dot(mine, tl.trans(mine), out_dtype=tl.float64)
-    inverse = _inverse_factor(pivot, BLOCK)
+    inverse = _inverse_factor(pivot, tl.minimum(BLOCK, size - left), BLOCK)
     tl.store(L + j[:, None] * padded + j[None, :], inverse)
     inverse = tl.trans(inverse)
     for top in range(left + BLOCK, padded + 1, PANEL):
@@ -198,14 +198,14 @@ def _eliminate(K, D, a, L, left, size, padded, root_unit, scale, diagonal, BLOCK
 
 
 @triton.jit
-def _inverse_factor(matrix, BLOCK: tl.constexpr):
+def _inverse_factor(matrix, steps, BLOCK: tl.constexpr):
     """C⁻¹ for a definite matrix C Cᵀ, by Gaussian elimination of one column at a time.
 
     What is eliminated makes room for the inverse of the unit factor; the pivots stay on the diagonal. (The inverse of
     the matrix itself would not do: its condition is the square of that of C, and the digits are not there.)
     """
     k = tl.arange(0, BLOCK)
-    for step in range(BLOCK):
+    for step in range(steps):  # what comes after is the identity
         here = (k == step)[None, :]
         column = tl.sum(tl.where(here, matrix, 0.0), 1)
         row = tl.sum(tl.where((k == step)[:, None], matrix, 0.0), 0)
