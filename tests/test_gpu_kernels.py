@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -21,5 +22,4 @@ def test_kernels_under_the_interpreter():
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / "gpu" / "test_kernels.py")]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=HERE.parent)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
-    assert "passed" in done.stdout
-    assert "1 skipped" in done.stdout or "skipped" not in done.stdout  # the test that is too large
+    assert int(re.search(r"(\d+) passed", done.stdout)[1]) > 100

@@ -146,7 +146,7 @@ def test_more_elements_than_32_bits_count():
 
 
 @pytest.mark.parametrize("eps", [0.0, 1e-3, 1e4])
-@pytest.mark.parametrize(("size", "batch", "block"), [(1, 1, 32), (5, 3, 16), (16, 1, 16), (35, 1, 16), (33, 1, 32)])
+@pytest.mark.parametrize(("size", "batch", "block"), [(1, 1, 32), (5, 3, 16), (18, 1, 16), (33, 1, 32)])
 def test_coefficients(size, batch, block, eps):
     """Rank-deficient Grams of condition 1e16, decays, and a partly filled window: the same as batched Cholesky."""
     G = torch.randn(batch, size + 5, size, dtype=torch.float64, device=DEVICE)
@@ -240,7 +240,7 @@ CASES = [
 
 @pytest.mark.parametrize("options", CASES, ids=str)
 def test_steps(monkeypatch, options):
-    """Nine steps by kernels against nine by plain torch: no gradient now and then, a NaN, a late parameter."""
+    """Steps by kernels against steps by plain torch: no gradient now and then, a NaN, a late parameter."""
     if INTERPRETED:  # fewer nodes, the same in both
         monkeypatch.setattr(optimizer_module, "_DEFAULT_TOLERANCE", 1e-2)
     runs = []
@@ -249,13 +249,15 @@ def test_steps(monkeypatch, options):
         generator = torch.Generator().manual_seed(1)
         shapes = [(), (7,), (33, 5), (3, 0), (70,)]
         parameters = [torch.nn.Parameter(torch.ones(shape, device=DEVICE)) for shape in shapes]
-        optimizer = GGT(parameters, lr=1e-1, window=4, jitter=1e-2, solver="cholesky", **options)
-        for step in range(9):
+        optimizer = GGT(
+            parameters, lr=1e-1, window=4, jitter=0.1 if INTERPRETED else 1e-6, solver="cholesky", **options
+        )
+        for step in range(6 if INTERPRETED else 30):
             for index, p in enumerate(parameters):
                 p.grad = torch.randn(p.shape, generator=generator).to(DEVICE)
-                if index == step % 4 or (index == 4 and step < 3):
+                if index == step % 4 or (index == 4 and step < 2):
                     p.grad = None
-                elif step == 5:
+                elif step == 4:
                     p.grad.fill_(torch.nan)
             optimizer.step()
         assert optimizer.skipped == 1

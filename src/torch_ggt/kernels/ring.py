@@ -80,6 +80,7 @@ def write(rows: Tensor, row: Tensor, slots: Tensor, spans: Spans, carry: tuple[T
         spans.owners,
         rows.stride(0),
         blocks,
+        ALIGNED=spans.aligned and all(t.data_ptr() % 16 == 0 for t in (rows, row, target, source)),
         CARRY=carry is not None,
         SAME=carry is not None and source is row,
         BLOCK_D=block,
@@ -155,6 +156,7 @@ def _write(
     owners,
     stride,
     blocks,
+    ALIGNED: tl.constexpr,
     CARRY: tl.constexpr,
     SAME: tl.constexpr,
     BLOCK_D: tl.constexpr,
@@ -163,6 +165,9 @@ def _write(
     start, end = tl.load(starts + piece), tl.load(ends + piece)
     slot = tl.load(slots + tl.load(owners + piece))
     columns = start + block * BLOCK_D + tl.arange(0, BLOCK_D)
+    if ALIGNED:
+        end = tl.multiple_of(end, 16)
+        columns = tl.max_contiguous(tl.multiple_of(columns, 16), BLOCK_D)
     inside = columns < end
     if slot >= 0:
         v = tl.load(row + columns, mask=inside, other=0.0)
