@@ -22,13 +22,16 @@ A complex parameter appears as its real and imaginary parts, with a last dimensi
 """
 
 from collections.abc import MutableMapping, Sequence
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from torch_ggt import products
 from torch_ggt.flatten import Layout, as_real
-from torch_ggt.kernels.spans import ALIGNMENT
+from torch_ggt.kernels import gpu_kernels
+from torch_ggt.kernels.spans import ALIGNMENT, Spans
 from torch_ggt.memory import allocate_window
 from torch_ggt.window import GramRow, Window
 
@@ -66,6 +69,9 @@ class Block:
         self._momentum_views: list[Tensor] = []
         self._by_group: list[tuple[Group, list[int]]] = []
         self._published: list[tuple[Tensor, str, Tensor]] = []
+        self._layout: Layout
+        self._gradients: Any = None  # addresses on a GPU
+        self._values: Any = None
 
     # ---- columns and state -----------------------------------------------------------------------------------------
 
@@ -138,6 +144,7 @@ class Block:
             for group in {id(group): group for group, _ in allotted}.values()
         ]
         self._published = published
+        self._layout, self._gradients, self._values = layout, None, None
 
     def _row_dtype(self) -> torch.dtype:
         if self.options["window_dtype"] is not None:
@@ -174,6 +181,9 @@ class Block:
 
     def gather(self, *, beta1: float, nesterov: bool) -> "Candidate":
         """Flatten the gradients and add momentum: the row that would enter the window. Writes no state."""
+        by_kernel = self._gather_by_kernel(beta1, nesterov)
+        if by_kernel is not None:
+            return by_kernel
         targets, gradients, momenta, negated = [], [], [], []
         for index, (group, parameter) in enumerate(self.allotted):
             if parameter.grad is None:
@@ -214,6 +224,8 @@ class Block:
 
     def scatter(self, coefficients: Tensor, taken: Tensor) -> None:
         """p ← (1 - lr·weight_decay) p - lr·G c for every parameter with a gradient; unchanged where not ``taken``."""
+        if self._scatter_by_kernel(coefficients, taken):
+            return
         self.window.expand(coefficients, out=self._row)
         for group, indices in self._by_group:
             chosen = [i for i in indices if self.allotted[i][1].grad is not None]
@@ -229,6 +241,74 @@ class Block:
                 torch._foreach_sub_(parameters, updates)
             else:
                 torch._foreach_add_(parameters, updates, alpha=-lr)
+
+    # ---- the same on a GPU, in one launch each, where tensors are as they mostly are --------------------------------
+
+    def _kernels(self) -> ModuleType | None:
+        if torch.compiler.is_compiling() or self._row.dtype != torch.float32:
+            return None
+        if any(parameter.grad is None for _, parameter in self.allotted):
+            return None
+        return gpu_kernels(self._row.device)
+
+    def _gather_by_kernel(self, beta1: float, nesterov: bool) -> "Candidate | None":
+        kernels = self._kernels()
+        negate = {group["maximize"] for group, _ in self.allotted}
+        if kernels is None or len(negate) > 1:
+            return None
+        if self._gradients is None:
+            self._gradients = kernels.Addresses(self._layout.numels, self._row.device)
+        gradients = [as_real(parameter.grad) for _, parameter in self.allotted if parameter.grad is not None]
+        table = self._gradients.of(gradients)
+        if table is None:
+            return None
+        momentum = self._momentum
+        updated = torch.empty_like(self._row) if nesterov and momentum is not None else None
+        kernels.gather(
+            table,
+            self._gradients,
+            gradients[0].dtype,
+            self._spans(),
+            self._row,
+            momentum=momentum,
+            beta=beta1,
+            updated=updated,
+            negate=negate.pop(),
+        )
+        carry = None if momentum is None else (momentum, self._row if updated is None else updated)
+        return Candidate(self._row, None, carry=carry)
+
+    def _scatter_by_kernel(self, coefficients: Tensor, taken: Tensor) -> bool:
+        kernels = self._kernels()
+        if kernels is None:
+            return False
+        if self._values is None:
+            self._values = kernels.Addresses(self._layout.numels, self._row.device)
+        parameters = [as_real(parameter) for _, parameter in self.allotted]
+        table = self._values.of(parameters)
+        if table is None:
+            return False
+        weights = (self.window.decay * coefficients).view(-1, self.window.size)
+        for group, indices in self._by_group:  # the tensors of a group are neighbours
+            lr = group["lr"]
+            kernels.update(
+                self.window.rows,
+                weights,
+                table,
+                self._values,
+                parameters[0].dtype,
+                self._spans(),
+                (indices[0], indices[-1] + 1),
+                separate=self.separate,
+                lr=lr.reshape(()).to(self._row.device) if isinstance(lr, Tensor) else lr,
+                weight_decay=group["weight_decay"],
+                taken=taken,
+            )
+        return True
+
+    def _spans(self) -> Spans:
+        """The columns of each parameter."""
+        return products.spans_of(self.window.rows, self._layout.borders)
 
 
 def partition(groups: list[Group]) -> list[list[tuple[Group, Any]]]:

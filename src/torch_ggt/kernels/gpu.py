@@ -3,12 +3,7 @@
 Both read W once, sum in float64 and use no atomic operations: the same input gives the same bits. All matrices of a
 window (see `spans`) are served by one launch.
 
-What bounds them, per element of W on an H200 (132 processors at about 1.8 GHz, 4.2 TB/s): memory delivers 1.05e12
-float32 or 2.1e12 bfloat16 per second. A float64 multiply-add runs at 1.5e13/s, but the instruction that widens float32
-to float64 at 3.8e12/s, not far from the bfloat16 stream. So there are two ways to widen: that instruction, and moving
-the bits by integer operations (about 1e13/s), which leaves a power of two to be put right at the end. Both give the
-same float64 products. A float32 pair (TwoSum) would cost about nine float32 operations, 3.3e12/s, and lose its small
-half to underflow for gradients below 1e-17: no gain.
+How they widen, and what bounds them, is said in `widen`.
 """
 # ruff: noqa: ANN001, ANN202 - Triton infers the types of a kernel's arguments
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc, import-untyped, import-not-found"
@@ -19,17 +14,23 @@ import triton.language as tl
 from torch import Tensor
 
 from torch_ggt.kernels.launch import launch
+from torch_ggt.kernels.parameters import Addresses, gather, update
 from torch_ggt.kernels.ring import admit, write
 from torch_ggt.kernels.root import coefficients
 from torch_ggt.kernels.spans import Spans
+from torch_ggt.kernels.widen import OTHER_SCALE, RESULT_SCALE, weighted_sum, widen
 
-__all__ = ["admit", "check", "coefficients", "expand", "gram_row", "write"]
-
-# "bits" yields w·2⁻⁸⁹⁶. The other factor is given 2⁷⁶⁶, which leaves room at both ends of float64, the result 2¹³⁰.
-_OTHER_SCALE = tl.constexpr(2.0**766)
-_RESULT_SCALE = tl.constexpr(2.0**130)
-# All but the three bits between the sign and an exponent of 8 bits that was moved to where float64 has its 11.
-_MOVED = tl.constexpr(-0x7000000000000001)
+__all__ = [
+    "Addresses",
+    "admit",
+    "check",
+    "coefficients",
+    "expand",
+    "gather",
+    "gram_row",
+    "update",
+    "write",
+]
 
 
 def check(device: torch.device) -> None:
@@ -138,19 +139,6 @@ def _aligned(rows: Tensor, spans: Spans) -> bool:
 
 
 @triton.jit
-def _widen(x, BITS: tl.constexpr):
-    """Float64 of x, times 2⁻⁸⁹⁶ if BITS: sign and fraction stay, and the exponent keeps its smaller bias."""
-    if BITS:
-        if x.dtype == tl.bfloat16:
-            moved = x.to(tl.int16, bitcast=True).to(tl.int64) << 45
-        else:
-            moved = x.to(tl.int32, bitcast=True).to(tl.int64) << 29
-        return (moved & _MOVED).to(tl.float64, bitcast=True)
-    else:
-        return x.to(tl.float64)
-
-
-@triton.jit
 def _gram_partials(
     rows,
     row,
@@ -183,11 +171,11 @@ def _gram_partials(
             v = tl.load(row + columns, mask=inside, other=0.0).to(rows.dtype.element_ty).to(tl.float64)
             w = tl.load(base + columns[None, :], mask=(which < size)[:, None] & inside[None, :], other=0.0)
             if BITS:
-                v = v * _OTHER_SCALE
-            sums += _widen(w, BITS) * v[None, :]
+                v = v * OTHER_SCALE
+            sums += widen(w, BITS) * v[None, :]
         total = tl.sum(sums, 1)
         if BITS:
-            total = total * _RESULT_SCALE
+            total = total * RESULT_SCALE
         tl.store(partials + piece.to(tl.int64) * (size + 1) + which, total, mask=which < size)
     else:
         squares = tl.zeros((BLOCK_D,), tl.float64)
@@ -253,14 +241,7 @@ def _expand(
             wide = tl.max(tl.abs(tl.load(mine + all_rows, mask=all_rows < size, other=0.0)), 0) > 1e30
         whole = size - size % UNROLL
         if wide:
-            total = tl.zeros((BLOCK_D,), tl.float64)
-            for top in range(0, whole, UNROLL):
-                for i in tl.static_range(UNROLL):
-                    total = _add_wide(total, mine, rows, top + i, stride, columns, inside, BITS)
-            for i in range(whole, size):
-                total = _add_wide(total, mine, rows, i, stride, columns, inside, BITS)
-            if BITS:
-                total = total * _RESULT_SCALE
+            total = weighted_sum(rows, mine, size, stride, columns, inside, BITS, BLOCK_D, UNROLL)
             tl.store(out + columns, total.to(out.dtype.element_ty), mask=inside)
         else:
             large, small = tl.zeros((BLOCK_D,), tl.float32), tl.zeros((BLOCK_D,), tl.float32)
@@ -270,15 +251,6 @@ def _expand(
             for i in range(whole, size):
                 large, small = _add_pair(large, small, mine, rows, i, stride, columns, inside)
             tl.store(out + columns, (large + small).to(out.dtype.element_ty), mask=inside)
-
-
-@triton.jit
-def _add_wide(total, mine, rows, i, stride, columns, inside, BITS: tl.constexpr):
-    c = tl.load(mine + i)
-    if BITS:
-        c = c * _OTHER_SCALE
-    w = tl.load(rows + i * tl.cast(stride, tl.int64) + columns, mask=inside, other=0.0)
-    return total + c * _widen(w, BITS)
 
 
 @triton.jit

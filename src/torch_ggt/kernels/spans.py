@@ -40,6 +40,8 @@ class Spans:
         ends: one past its last column, int64.
         owners: the matrix it belongs to, int32.
         firsts: the first piece of each matrix, and one past the last: (B + 1,) int32.
+        first_pieces: the same on the host.
+        origins: the first column of each matrix, int64.
 
     Example:
         >>> spans = Spans([0, 700, 1500], rows=8, device="cpu")
@@ -63,7 +65,9 @@ class Spans:
         self.aligned = all(border % ALIGNMENT == 0 for border in borders)
         self.starts, self.ends = (_tensor([piece[i] for piece in table], torch.int64, device) for i in (0, 1))
         self.owners = _tensor([owner for *_, owner in table], torch.int32, device)
+        self.first_pieces = firsts
         self.firsts = _tensor(firsts, torch.int32, device)
+        self.origins = _tensor(list(borders), torch.int64, device)
 
 
 def _tensor(values: list[int], dtype: torch.dtype, device: torch.device | str) -> Tensor:
