@@ -159,9 +159,26 @@ def root(r, batch):
         name = f"cholesky {tolerance:.0e}"
         result[name] = attempt(median_ms, solve)
         result[f"{name}, captured"] = attempt(lambda solve=solve: median_ms(captured(solve)))
-        found = (G @ solve()[..., None]).squeeze(-1)
-        result[f"{name}, error"] = ((found - u).norm(dim=-1) / u.norm(dim=-1)).max().item()
+        result[f"{name}, error"] = relative_error(G, solve(), u)
+    decay = torch.ones_like(a)
+    for warps, panel, block in ((4, 64, 32), (8, 64, 32), (8, 128, 32), (4, 32, 32), (4, 64, 16), (2, 32, 16)):
+        variant = {"warps": warps, "panel": panel, "block": block}
+        name = f"kernel {json.dumps(variant)}"
+
+        def solve(variant=variant):
+            from torch_ggt.kernels import gpu  # noqa: PLC0415 - needs Triton
+
+            return gpu.coefficients(M, decay, a, eps=1e-8, jitter=1e-6, tolerance=1e-8, **variant)
+
+        result[name] = attempt(median_ms, solve)
+        result[f"{name}, captured"] = attempt(lambda solve=solve: median_ms(captured(solve)))
+        result[f"{name}, error"] = attempt(lambda solve=solve: relative_error(G, solve(), u))
     return result
+
+
+def relative_error(G, c, u):
+    """Of the step G c, the largest of a batch."""
+    return (((G @ c[..., None]).squeeze(-1) - u).norm(dim=-1) / u.norm(dim=-1)).max().item()
 
 
 # ---- whole steps ---------------------------------------------------------------------------------------------------
@@ -210,10 +227,10 @@ def step(d, r, dtype, bandwidth, *, tensors=20, scope="model", repeats=30):
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         optimizer.step()
         torch.cuda.synchronize()
-    launched = [event for event in profile.events() if event.device_type == torch.profiler.DeviceType.CUDA]
+    launched = [event for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
     by_name = {}
     for event in launched:
-        by_name[event.name[:80]] = by_name.get(event.name[:80], 0.0) + event.device_time
+        by_name[event.name[:80]] = by_name.get(event.name[:80], 0.0) + event.time_range.elapsed_us()
     return {
         "floor, ms": floor,
         "eager, ms": eager,

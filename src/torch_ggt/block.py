@@ -70,6 +70,7 @@ class Block:
         self._by_group: list[tuple[Group, list[int]]] = []
         self._published: list[tuple[Tensor, str, Tensor]] = []
         self._layout: Layout
+        self._patterns: dict[tuple[bool, ...], Tensor] = {}
         self._gradients: Any = None  # addresses on a GPU
         self._values: Any = None
 
@@ -144,7 +145,7 @@ class Block:
             for group in {id(group): group for group, _ in allotted}.values()
         ]
         self._published = published
-        self._layout, self._gradients, self._values = layout, None, None
+        self._layout, self._patterns, self._gradients, self._values = layout, {}, None, None
 
     def _row_dtype(self) -> torch.dtype:
         if self.options["window_dtype"] is not None:
@@ -216,11 +217,14 @@ class Block:
         return Candidate(self._row, active, momenta=momenta, updated=updated)
 
     def _have_gradients(self) -> Tensor:
-        """Which matrices have a gradient, on the device; nothing waits for the copy."""
-        flags = torch.tensor([parameter.grad is not None for _, parameter in self.allotted])
-        if self._row.is_cuda and not torch.compiler.is_compiling():
-            return flags.pin_memory().to(self._row.device, non_blocking=True)
-        return flags.to(self._row.device)
+        """Which matrices have a gradient, on the device; copied once for every pattern, and nothing waits for it."""
+        pattern = tuple(parameter.grad is not None for _, parameter in self.allotted)
+        if torch.compiler.is_compiling():
+            return torch.tensor(pattern, device=self._row.device)
+        if pattern not in self._patterns:
+            flags = torch.tensor(pattern, pin_memory=self._row.is_cuda)
+            self._patterns[pattern] = flags.to(self._row.device, non_blocking=True)
+        return self._patterns[pattern]
 
     def scatter(self, coefficients: Tensor, taken: Tensor) -> None:
         """p ← (1 - lr·weight_decay) p - lr·G c for every parameter with a gradient; unchanged where not ``taken``."""

@@ -64,7 +64,7 @@ def spans_of(rows: Tensor, borders: Sequence[int] | None) -> Spans:
     return _spans(whole, rows.shape[0], rows.device)
 
 
-@functools.lru_cache(maxsize=64)
+@functools.cache  # never dropped: a CUDA graph may hold its address
 def _spans(borders: tuple[int, ...], rows: int, device: torch.device) -> Spans:
     return Spans(borders, rows, device)
 

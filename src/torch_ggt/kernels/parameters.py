@@ -36,6 +36,7 @@ class Addresses:
         self._device = device
         self._known: tuple[int, ...] = ()
         self._table: Tensor | None = None
+        self._captured: list[Tensor | None] = []
 
     def of(self, tensors: Sequence[Tensor]) -> Tensor | None:
         """A table of int64, or None if these tensors cannot be served together."""
@@ -43,13 +44,16 @@ class Addresses:
         if dtype not in _DTYPES or any(t.dtype != dtype or not t.is_contiguous() for t in tensors):
             return None
         addresses = tuple(t.data_ptr() for t in tensors)
+        cuda = self._device.type == "cuda"
+        capturing = cuda and torch.cuda.is_current_stream_capturing()
         if addresses != self._known:
-            cuda = self._device.type == "cuda"
-            if cuda and torch.cuda.is_current_stream_capturing():
+            if capturing:
                 return None
             # A new tensor, not new contents: kernels that were started before may not have read the old ones yet.
             host = torch.tensor(addresses, dtype=torch.int64, pin_memory=cuda)
             self._table, self._known = host.to(self._device, non_blocking=True), addresses
+        if capturing:
+            self._captured.append(self._table)  # the graph will read it for as long as it lives
         return self._table
 
     @property

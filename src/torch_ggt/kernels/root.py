@@ -84,7 +84,7 @@ def coefficients(
     return parts.sum(1)
 
 
-@functools.lru_cache(maxsize=256)
+@functools.cache  # never dropped: a CUDA graph may hold its address
 def _table(eps: float, jitter: float, size: int, tolerance: float, device: torch.device) -> tuple[Tensor, int]:
     """ε, δ and the ends of the interval, then shifts, then weights: a kernel's own float arguments are float32."""
     low, high = interval(jitter, size)
