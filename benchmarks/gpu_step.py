@@ -93,16 +93,16 @@ def kernels(d, r, dtype, bandwidth):
     rows = torch.empty(r, d, dtype=dtype, device="cuda")
     for row in rows:
         row.normal_()
-    v, c = rows[r // 2].clone(), torch.randn(1, r, dtype=torch.float64, device="cuda")
+    v, c = rows[r // 2].float(), torch.randn(1, r, dtype=torch.float64, device="cuda")
     out = torch.empty(d, dtype=torch.float32, device="cuda")
     spans = Spans([0, d], r, "cuda")
     floor = r * d * dtype.itemsize / bandwidth * 1e3
-    result = {"floor of one pass, ms": floor, "W v": {}, "WT c": {}, "errors": {}}
+    result = {"floor of one pass, ms": floor, "W v": {}, "WT c": {}, "WT c and update": {}, "errors": {}}
 
-    result["W v"]["cuBLAS, no float64"] = attempt(median_ms, lambda: torch.mv(rows, v))
+    result["W v"]["cuBLAS, no float64"] = attempt(median_ms, lambda: torch.mv(rows, v.to(dtype)))
     result["WT c"]["cuBLAS, no float64"] = attempt(median_ms, lambda: torch.mv(rows.t(), c[0].to(dtype)))
     if r * d < 2**30:
-        result["W v"]["plain torch"] = attempt(median_ms, lambda: products._gram_row_by_blocks(rows, v))
+        result["W v"]["plain torch"] = attempt(median_ms, lambda: products._gram_row_by_blocks(rows, v.to(dtype)))
         result["WT c"]["plain torch"] = attempt(median_ms, lambda: products._expand_by_blocks(rows, c[0], out))
     for bits in (True, False):
         for block_rows, block_columns in ((8, 256), (8, 512), (4, 512), (16, 256), (4, 1024)):
@@ -117,8 +117,18 @@ def kernels(d, r, dtype, bandwidth):
             result["WT c"][json.dumps(options)] = attempt(
                 median_ms, lambda o=options: gpu.expand(rows, c, spans, out, **o)
             )
+    addresses = gpu.Addresses([d], rows.device)
+    target, taken = torch.zeros(d, device="cuda"), torch.ones((), dtype=torch.bool, device="cuda")
+    table = addresses.of([target])
+    update = {"separate": False, "lr": 1e-3, "weight_decay": 0.1, "taken": taken}
+    for block, warps in ((512, 4), (1024, 4), (1024, 8), (2048, 8), (2048, 4), (256, 2)):
+        options = {"block": block, "warps": warps}
+        result["WT c and update"][json.dumps(options)] = attempt(
+            median_ms,
+            lambda o=options: gpu.update(rows, c, table, addresses, torch.float32, spans, (0, 1), **update, **o),
+        )
     if r * d < 2**30:
-        exact = products._gram_row_by_blocks(rows, v)
+        exact = products._gram_row_by_blocks(rows, v.to(dtype))
         scale = exact[-1].item()
         found = gpu.gram_row(rows, v, spans)[0]
         result["errors"]["W v"] = ((found - exact).abs().max() / scale).item()
@@ -127,7 +137,7 @@ def kernels(d, r, dtype, bandwidth):
             products._expand_by_blocks(rows, c[0], want)
             gpu.expand(rows, c, spans, out.fill_(math.nan), arithmetic=arithmetic)
             result["errors"][f"WT c, {arithmetic}"] = ((out - want).norm() / want.norm()).item()
-    for name in ("W v", "WT c"):
+    for name in ("W v", "WT c", "WT c and update"):
         times = {key: value for key, value in result[name].items() if isinstance(value, float)}
         best = min((key for key in times if key.startswith("{")), key=times.get, default=None)
         result[f"best {name}"] = best and {"variant": best, "ms": times[best], "of the floor": times[best] / floor}
@@ -224,13 +234,6 @@ def step(d, r, dtype, bandwidth, *, tensors=20, scope="model", repeats=30):
     torch.cuda.set_sync_debug_mode("error")
     syncs = attempt(optimizer.step)
     torch.cuda.set_sync_debug_mode("default")
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        optimizer.step()
-        torch.cuda.synchronize()
-    launched = [event for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
-    by_name = {}
-    for event in launched:
-        by_name[event.name[:80]] = by_name.get(event.name[:80], 0.0) + event.time_range.elapsed_us()
     return {
         "floor, ms": floor,
         "eager, ms": eager,
@@ -238,10 +241,21 @@ def step(d, r, dtype, bandwidth, *, tensors=20, scope="model", repeats=30):
         "eager / floor": eager / floor,
         "captured / floor": replayed / floor if isinstance(replayed, float) else None,
         "host synchronizations": syncs or 0,
-        "kernels launched": len(launched),
-        "slowest kernels, us": dict(sorted(by_name.items(), key=lambda item: -item[1])[:14]),
+        "launches": attempt(launches, optimizer.step),
         "memory beyond window, in d float32": (peak - r * d * dtype.itemsize) / (4 * d),
     }
+
+
+def launches(call):
+    """How many kernels and copies one call starts, and the microseconds of the slowest."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        call()
+        torch.cuda.synchronize()
+    launched = [event for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+    by_name = {}
+    for event in launched:
+        by_name[event.name[:80]] = by_name.get(event.name[:80], 0.0) + event.time_range.elapsed_us()
+    return {"count": len(launched), "us": dict(sorted(by_name.items(), key=lambda item: -item[1])[:14])}
 
 
 def paper(d, r):

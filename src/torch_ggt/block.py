@@ -27,6 +27,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
+from torch.nn import Parameter
 
 from torch_ggt import products
 from torch_ggt.flatten import Layout, as_real
@@ -68,7 +70,7 @@ class Block:
         self._momentum: Tensor | None = None
         self._momentum_views: list[Tensor] = []
         self._by_group: list[tuple[Group, list[int]]] = []
-        self._published: list[tuple[Tensor, str, Tensor]] = []
+        self._published: dict[Tensor, dict[str, Tensor]] = {}
         self._layout: Layout
         self._patterns: dict[tuple[bool, ...], Tensor] = {}
         self._gradients: Any = None  # addresses on a GPU
@@ -92,12 +94,18 @@ class Block:
             for group, parameter in self.members
             if (allot and parameter.grad is not None) or "window" in state.get(parameter, {})
         ]
-        intact = len(allotted) == len(self.allotted) and all(
-            state.get(parameter, {}).get(key) is tensor for parameter, key, tensor in self._published
-        )
-        if allotted and not (intact and self._published):
+        if allotted and not (len(allotted) == len(self.allotted) and self._is_intact(state)):
             self._rebuild(allotted, state)
         return bool(allotted)
+
+    def _is_intact(self, state: State) -> bool:
+        """Whether the state still holds the views that were put there."""
+        for parameter, views in self._published.items():
+            entry = state.get(parameter, {})
+            for key, tensor in views.items():
+                if entry.get(key) is not tensor:
+                    return False
+        return True
 
     def _rebuild(self, allotted: list[tuple[Group, Tensor]], state: State) -> None:
         parameters = [p for _, p in allotted]
@@ -144,7 +152,9 @@ class Block:
             (group, [i for i, member in enumerate(allotted) if member[0] is group])
             for group in {id(group): group for group, _ in allotted}.values()
         ]
-        self._published = published
+        self._published = {p: {} for p in parameters}
+        for parameter, key, tensor in published:
+            self._published[parameter][key] = tensor
         self._layout, self._patterns, self._gradients, self._values = layout, {}, None, None
 
     def _row_dtype(self) -> torch.dtype:
@@ -164,7 +174,7 @@ class Block:
                 )
         device = self._row.device
         for group, parameter in self.allotted:
-            if hasattr(parameter, "device_mesh"):
+            if type(parameter) is not Parameter and hasattr(parameter, "device_mesh"):
                 raise RuntimeError(f"GGT: {describe(group, parameter)} is a DTensor; sharding is not supported yet")
             if parameter.device != device:
                 raise RuntimeError(
@@ -308,6 +318,7 @@ class Block:
                 weight_decay=group["weight_decay"],
                 taken=taken,
             )
+        increment_version(parameters)  # autograd has not seen them change
         return True
 
     def _spans(self) -> Spans:
