@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-__all__ = ["Figure", "Verdict", "write_verdicts"]
+from ggt_lab.results import environment
+
+__all__ = ["Figure", "Verdict", "markdown", "write_verdicts"]
 
 
 @dataclass(frozen=True)
@@ -42,15 +44,33 @@ class Figure:
 def write_verdicts(
     folder: Path, *, experiment: str, title: str, verdicts: Sequence[Verdict], figures: Sequence[Figure]
 ) -> Path:
-    """Write ``folder/verdicts.json``, which the report reads; whole or not at all."""
+    """Write ``folder/verdicts.json``, which the report reads, and ``verdicts.md``, for people; whole or not at all."""
     content = {
         "experiment": experiment,
         "title": title,
         "verdicts": [asdict(verdict) for verdict in verdicts],
+        "environment": environment(),
         "figures": [{"file": figure.path.name, "alt": figure.alt} for figure in figures],
     }
-    path = folder / "verdicts.json"
-    draft = path.with_suffix(".draft")
-    draft.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    text = f"# {experiment}: {title}\n\n{markdown(verdicts)}\n"
+    text += "".join(f"\n![{figure.alt}]({figure.path.name})\n" for figure in figures)
+    _write(folder / "verdicts.md", text)
+    return _write(folder / "verdicts.json", json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+
+
+def markdown(verdicts: Sequence[Verdict]) -> str:
+    """The verdicts as a table."""
+    words = {True: "holds", False: "**does not hold**", None: "undecided"}
+    lines = ["| claim | verdict | paper | ours | n | command |", "|---|---|---|---|---|---|"]
+    for verdict in verdicts:
+        ours = verdict.ours + (f"; {verdict.spread}" if verdict.spread else "")
+        cells = (f"{verdict.claim}: {verdict.statement}", words[verdict.holds], verdict.paper, ours, str(verdict.n))
+        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} | `{verdict.command}` |")
+    return "\n".join(lines)
+
+
+def _write(path: Path, text: str) -> Path:
+    draft = path.with_name(path.name + ".draft")
+    draft.write_text(text)
     draft.replace(path)
     return path

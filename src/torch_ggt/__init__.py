@@ -6,8 +6,9 @@
 
 from torch_ggt.inverse_root import apply_inverse_root, coefficients
 from torch_ggt.optimizer import GGT
+from torch_ggt.spectrum import Diagnosis, SpectrumRecorder
 from torch_ggt.window import Window
 
-__all__ = ["GGT", "Window", "apply_inverse_root", "coefficients"]
+__all__ = ["GGT", "Diagnosis", "SpectrumRecorder", "Window", "apply_inverse_root", "coefficients"]
 
 __version__ = "0.1.0"

@@ -1,5 +1,6 @@
 """A list of parameters as spans of one flat vector."""
 
+import itertools
 from collections.abc import Sequence
 
 import torch
@@ -18,18 +19,34 @@ class Layout:
 
     Args:
         parameters: the owners of the columns. A complex parameter owns two columns per element.
+        alignment: every parameter starts at a multiple of this many columns. What lies between belongs to nobody and
+            stays zero, which changes no inner product.
 
     Attributes:
         parameters: as given.
-        numel: d, the number of columns.
+        numels: elements of each parameter.
+        borders: first column of each parameter, and the number of columns.
     """
 
-    def __init__(self, parameters: Sequence[Tensor]) -> None:
+    def __init__(self, parameters: Sequence[Tensor], alignment: int = 1) -> None:
         self.parameters = list(parameters)
         self._shapes = [as_real(p).shape for p in self.parameters]
-        self.numel = sum(shape.numel() for shape in self._shapes)
+        self.numels = [shape.numel() for shape in self._shapes]
+        self.borders = [0, *itertools.accumulate(-(-numel // alignment) * alignment for numel in self.numels)]
+
+    @property
+    def numel(self) -> int:
+        """d, the number of elements of all parameters."""
+        return sum(self.numels)
+
+    @property
+    def columns(self) -> int:
+        """The length of a flat vector."""
+        return self.borders[-1]
 
     def views(self, flat: Tensor) -> list[Tensor]:
-        """Views of ``flat`` (..., d), one per parameter, of shape (..., *parameter.shape)."""
-        spans = torch.split_with_sizes(flat, [shape.numel() for shape in self._shapes], dim=-1)
-        return [span.view((*flat.shape[:-1], *shape)) for span, shape in zip(spans, self._shapes, strict=True)]
+        """Views of ``flat`` (..., columns), one per parameter, of shape (..., *parameter.shape)."""
+        return [
+            flat[..., start : start + shape.numel()].view((*flat.shape[:-1], *shape))
+            for start, shape in zip(self.borders, self._shapes, strict=False)
+        ]

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from torch_ggt.quadrature import inverse_sqrt_nodes
 
-__all__ = ["apply_inverse_root", "coefficients"]
+__all__ = ["apply_inverse_root", "coefficients", "robust_eigh"]
 
 # The quadrature covers √λ and ε with this factor to spare at both ends. Two, because beyond it M + δI - ε²I is safely
 # definite, which the pole correction in `_by_cholesky` needs.
@@ -117,7 +117,7 @@ def check_solver(solver: str, jitter: float) -> None:
 
 
 def _by_eigh(moment: Tensor, rhs: Tensor, eps: Tensor, jitter: float) -> Tensor:
-    eigenvalues, vectors = _robust_eigh(moment)
+    eigenvalues, vectors = robust_eigh(moment)
     size = moment.shape[-1]
     if jitter > 0:
         gains = 1 / ((eigenvalues.clamp_min(0) + jitter / size).sqrt() + eps[..., None])
@@ -129,7 +129,7 @@ def _by_eigh(moment: Tensor, rhs: Tensor, eps: Tensor, jitter: float) -> Tensor:
     return (vectors @ (gains * projections)[..., None]).squeeze(-1)
 
 
-def _robust_eigh(moment: Tensor) -> tuple[Tensor, Tensor]:
+def robust_eigh(moment: Tensor) -> tuple[Tensor, Tensor]:
     """Eigenvalues and vectors; when the device's routine fails to converge, the host's, then a nudged matrix."""
     eigenvalues: Tensor
     vectors: Tensor
@@ -160,7 +160,7 @@ def _by_cholesky(moment: Tensor, rhs: Tensor, eps: Tensor, jitter: float, tolera
     """
     size = moment.shape[-1]
     delta = jitter / size
-    low, high = math.sqrt(delta) / _MARGIN, math.sqrt(1 + delta) * _MARGIN
+    low, high = interval(jitter, size)
     shifts, weights = _node_tensors(low, high, tolerance, moment.device)
 
     identity = torch.eye(size, dtype=moment.dtype, device=moment.device)
@@ -188,6 +188,12 @@ def _by_cholesky(moment: Tensor, rhs: Tensor, eps: Tensor, jitter: float, tolera
     factors = torch.linalg.cholesky_ex(stack).L
     solutions = torch.cholesky_solve(rhs[..., None, :, None].expand(*stack.shape[:-1], 1), factors)
     return (all_weights[..., None] * solutions.squeeze(-1)).sum(-2)
+
+
+def interval(jitter: float, size: int) -> tuple[float, float]:
+    """Where √λ of (M + δI)/tr(M) lies for every M, with a factor to spare at both ends."""
+    delta = jitter / size
+    return math.sqrt(delta) / _MARGIN, math.sqrt(1 + delta) * _MARGIN
 
 
 @functools.lru_cache(maxsize=64)

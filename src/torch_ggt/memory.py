@@ -1,6 +1,7 @@
 """The window's memory: what it needs, and what would fit when it does not."""
 
 import os
+from collections.abc import Sequence
 
 import torch
 
@@ -14,10 +15,12 @@ def window_bytes(size: int, columns: int, dtype: torch.dtype) -> int:
     return size * columns * dtype.itemsize
 
 
-def allocate_window(size: int, columns: int, dtype: torch.dtype, device: torch.device) -> Window:
+def allocate_window(
+    size: int, columns: int, dtype: torch.dtype, device: torch.device, borders: Sequence[int] | None = None
+) -> Window:
     """A window, or an error that says how many bytes it needs and which r or dtype would fit."""
     try:
-        return Window(size, columns, dtype=dtype, device=device)
+        return Window(size, columns, borders=borders, dtype=dtype, device=device)
     except RuntimeError as error:  # a CPU allocation that fails is a plain RuntimeError
         free = _free_bytes(device)
         too_large = free is not None and window_bytes(size, columns, dtype) > free
@@ -30,7 +33,7 @@ def allocate_window(size: int, columns: int, dtype: torch.dtype, device: torch.d
 def _advice(size: int, columns: int, dtype: torch.dtype, free: int | None) -> str:
     wanted = window_bytes(size, columns, dtype)
     message = (
-        f"It needs {wanted} bytes ({_readable(wanted)}): window={size} rows × {columns} elements × {dtype.itemsize} "
+        f"It needs {wanted} bytes ({readable(wanted)}): window={size} rows × {columns} elements × {dtype.itemsize} "
         f"bytes of {dtype}."
     )
     if free is None:
@@ -41,8 +44,8 @@ def _advice(size: int, columns: int, dtype: torch.dtype, free: int | None) -> st
         if (rows := int(0.9 * free) // max(1, columns * candidate.itemsize)) >= 1
     ]
     if fits:
-        return f"{message} {_readable(free)} are free: {' or '.join(fits)} would fit."
-    return f"{message} {_readable(free)} are free, too little for one row: use a scope of fewer parameters or SGD."
+        return f"{message} {readable(free)} are free: {' or '.join(fits)} would fit."
+    return f"{message} {readable(free)} are free, too little for one row: use a scope of fewer parameters or SGD."
 
 
 def _free_bytes(device: torch.device) -> int | None:
@@ -63,7 +66,7 @@ def _free_bytes(device: torch.device) -> int | None:
         return None
 
 
-def _readable(count: float) -> str:
+def readable(count: float) -> str:
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if count < 1000:
             return f"{count:.3g} {unit}"

@@ -21,8 +21,7 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
 from torch_ggt import checkpoint
-from torch_ggt.block import Block, Candidate, Group, describe, partition
-from torch_ggt.inverse_root import coefficients
+from torch_ggt.block import Block, Candidate, Group, describe, make_blocks
 from torch_ggt.options import check_agreement, check_options
 
 __all__ = ["GGT"]
@@ -179,9 +178,16 @@ class GGT(Optimizer):
 
         With ``scope="model"`` the list has one element. Its squares are the nonzero eigenvalues of the paper's GGᵀ.
         """
+        return [
+            window.singular_values()[: int(window.count)]
+            for block in self.attached_blocks()
+            for window in block.window.matrices()
+        ]
+
+    def attached_blocks(self) -> list[Block]:
+        """The blocks that have a window, for tools that look inside, such as the spectrum's recorder."""
         self._partition()
-        attached = [block for block in self._blocks if block.attach(self.state, allot=False)]
-        return [block.window.singular_values()[: int(block.window.count)] for block in attached]
+        return [block for block in self._blocks if block.attach(self.state, allot=False)]
 
     # ---- saving and loading ----------------------------------------------------------------------------------------
 
@@ -241,7 +247,7 @@ class GGT(Optimizer):
         """Make the blocks, and make them again when param groups or their parameters were added or replaced."""
         made_for = [(id(group), [id(p) for p in group["params"]]) for group in self.param_groups]
         if made_for != self._blocks_made_for:
-            self._blocks = [Block(members) for members in partition(self.param_groups)]
+            self._blocks = make_blocks(self.param_groups)
             self._blocks_made_for = made_for
 
     def _init_group(self) -> None:
@@ -294,41 +300,41 @@ def _all_finite(candidates: list[Candidate]) -> dict[torch.device, Tensor]:
 
     The square of a row is not finite exactly if an element of it is not (or its square overflows float64).
     """
-    squares = [candidate.gram_row.square for candidate in candidates]
-    if not squares:
+    largest = [candidate.gram_row.square.amax() for candidate in candidates]  # NaN, if there is one
+    if not largest:
         return {}
-    home = squares[0].device
-    verdict = torch.stack([square.to(home) for square in squares]).isfinite().all()
-    return {device: verdict.to(device) for device in dict.fromkeys(square.device for square in squares)}
+    home = largest[0].device
+    overall = torch.stack([square.to(home) for square in largest]).amax() if len(largest) > 1 else largest[0]
+    verdict = overall < math.inf
+    return {device: verdict.to(device) for device in dict.fromkeys(square.device for square in largest)}
 
 
 def _advance(block: Block, candidate: Candidate, taken: Tensor) -> None:
     """One block's step, where ``taken``; everything stays as it was where not."""
     options, window = block.options, block.window
     beta1, _ = options["betas"]
-    newest = window.push(candidate.row, candidate.gram_row, betas=options["betas"], accept=taken)
+    accept = taken if candidate.active is None else taken & candidate.active
+    newest = window.push(
+        candidate.row, candidate.gram_row, betas=options["betas"], accept=accept, carry=candidate.carry
+    )
     candidate.commit_momentum(taken)
 
     # The vector to precondition is v = G a: the newest row itself, or the truncated momentum of the rows.
     a = newest
     if options["history"] == "gradient":
-        momentum = window.momentum_coefficients() * taken
+        momentum = window.momentum_coefficients() * accept[..., None]
         a = newest + beta1 * momentum if options["nesterov"] else momentum
-    solver = options["solver"]
-    if solver == "auto":
-        solver = "eigh" if a.device.type == "cpu" or options["jitter"] == 0 else "cholesky"
-    c = coefficients(
-        window.moment(),
+    c = window.coefficients(
         a,
         eps=options["eps"],
         jitter=options["jitter"],
-        solver=solver,
+        solver=options["solver"],
         tolerance=_TOLERANCE.get(window.rows.dtype, _DEFAULT_TOLERANCE),
     )
     if options["sgd_scale"] != 0:
         c = c + options["sgd_scale"] * a
     if options["adjust_lr_fn"] == "match_rms_adamw":
-        c = c * (0.2 * math.sqrt(block.numel))
+        c = c * block.rms_scale[..., None]
     block.scatter(c, taken)
 
 

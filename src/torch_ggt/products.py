@@ -5,14 +5,18 @@ so W v is accumulated in float64 whatever the rows are. Neither pass makes a tem
 widened a block at a time.
 """
 
-from collections.abc import Iterator
+import functools
+import itertools
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
+from torch_ggt.kernels import gpu_kernels
 from torch_ggt.kernels.cpu import compiled_gram_row
+from torch_ggt.kernels.spans import Spans
 
-__all__ = ["expand", "gram_row"]
+__all__ = ["column_slices", "expand", "gram_row", "spans_of"]
 
 # Elements of the float64 block. On a CPU 8 MiB stay in the caches; a GPU needs enough to fill it.
 _CPU_BLOCK = 8 * 131_072
@@ -24,26 +28,55 @@ _ROUNDING = 4e-6
 _LARGEST = 1e30
 
 
-def gram_row(rows: Tensor, row: Tensor) -> Tensor:
+def gram_row(rows: Tensor, row: Tensor, borders: Sequence[int] | None = None) -> Tensor:
     """(W v, v·v): the inner products of ``row`` (d,) with every row of ``rows`` (r, d) and with itself, in float64.
 
-    Shape (r + 1,): what a Gram matrix needs to know of a row, in one pass.
+    Shape (r + 1,): what a Gram matrix needs to know of a row, in one pass. With ``borders`` (B + 1,) the columns are
+    those of B matrices, and the shape is (B, r + 1). v is rounded to the dtype of the rows first.
     """
     if torch.compiler.is_compiling():
-        compiled: Tensor = _gram_row_op(rows, row)
+        compiled: Tensor = _gram_row_op(rows, row, borders)
         return compiled
-    return _gram_row(rows, row)
+    return _gram_row(rows, row, borders)
 
 
-def expand(rows: Tensor, coefficients: Tensor, gram: Tensor, out: Tensor) -> Tensor:
-    """Wᵀ c into ``out`` (d,), for float64 coefficients c (r,); ``gram`` is W Wᵀ."""
+def expand(
+    rows: Tensor, coefficients: Tensor, gram: Tensor, out: Tensor, borders: Sequence[int] | None = None
+) -> Tensor:
+    """Wᵀ c into ``out`` (d,), for float64 coefficients c (r,); ``gram`` is W Wᵀ.
+
+    With ``borders`` c is (B, r) and ``gram`` (B, r, r); columns before the first border are left alone.
+    """
     if torch.compiler.is_compiling():
-        return out.copy_(_expand_op(rows, coefficients, gram))
-    _expand(rows, coefficients, gram, out)
+        return out.copy_(_expand_op(rows, coefficients, gram, borders))
+    _expand(rows, coefficients, gram, out, borders)
     return out
 
 
-def _gram_row(rows: Tensor, row: Tensor) -> Tensor:
+def column_slices(borders: Sequence[int]) -> list[slice]:
+    """The columns of each matrix."""
+    return [slice(left, right) for left, right in itertools.pairwise(borders)]
+
+
+def spans_of(rows: Tensor, borders: Sequence[int] | None) -> Spans:
+    """The pieces in which a GPU takes the columns; made once for every shape."""
+    whole = (0, rows.shape[1]) if borders is None else tuple(borders)
+    return _spans(whole, rows.shape[0], rows.device)
+
+
+@functools.cache  # never dropped: a CUDA graph may hold its address
+def _spans(borders: tuple[int, ...], rows: int, device: torch.device) -> Spans:
+    return Spans(borders, rows, device)
+
+
+def _gram_row(rows: Tensor, row: Tensor, borders: Sequence[int] | None) -> Tensor:
+    kernels = gpu_kernels(rows.device)
+    if kernels is not None:
+        sums: Tensor = kernels.gram_row(rows, row, spans_of(rows, borders))
+        return sums[0] if borders is None else sums
+    if borders is not None:
+        return torch.stack([_gram_row(rows[:, part], row[part], None) for part in column_slices(borders)])
+    row = row.to(rows.dtype)
     if rows.dtype == torch.float64:
         return torch.cat([torch.mv(rows, row), torch.dot(row, row)[None]])
     if rows.device.type == "cpu":
@@ -62,8 +95,16 @@ def _gram_row_by_blocks(rows: Tensor, row: Tensor) -> Tensor:
     return products
 
 
-def _expand(rows: Tensor, coefficients: Tensor, gram: Tensor, out: Tensor) -> None:
-    if rows.dtype == torch.float64:
+def _expand(
+    rows: Tensor, coefficients: Tensor, gram: Tensor, out: Tensor, borders: Sequence[int] | None = None
+) -> None:
+    kernels = gpu_kernels(rows.device)
+    if kernels is not None:
+        kernels.expand(rows, coefficients.view(-1, rows.shape[0]), spans_of(rows, borders), out)
+    elif borders is not None:
+        for index, part in enumerate(column_slices(borders)):
+            _expand(rows[:, part], coefficients[index], gram[index], out[part])
+    elif rows.dtype == torch.float64:
         torch.mv(rows.t(), coefficients, out=out)
     elif rows.dtype == torch.float32 and rows.device.type == "cpu":
         # One plain product with rounded coefficients. Rows that are nearly collinear come with large coefficients of
@@ -117,18 +158,19 @@ _gram_row_op = torch.library.custom_op("torch_ggt::gram_row", _gram_row, mutates
 
 
 @torch.library.custom_op("torch_ggt::expand", mutates_args=())
-def _expand_op(rows: Tensor, coefficients: Tensor, gram: Tensor) -> Tensor:
+def _expand_op(rows: Tensor, coefficients: Tensor, gram: Tensor, borders: Sequence[int] | None) -> Tensor:
     # Returns a new tensor: inductor miscompiled a version that wrote into the row (seen with torch 2.13).
-    out = rows.new_empty(rows.shape[1], dtype=torch.promote_types(rows.dtype, torch.float32))
-    _expand(rows, coefficients, gram, out)
+    out = rows.new_zeros(rows.shape[1], dtype=torch.promote_types(rows.dtype, torch.float32))
+    _expand(rows, coefficients, gram, out, borders)
     return out
 
 
 @_gram_row_op.register_fake
-def _(rows: Tensor, row: Tensor) -> Tensor:
-    return rows.new_empty(rows.shape[0] + 1, dtype=torch.float64)
+def _(rows: Tensor, row: Tensor, borders: Sequence[int] | None) -> Tensor:
+    batch = () if borders is None else (len(borders) - 1,)
+    return rows.new_empty(*batch, rows.shape[0] + 1, dtype=torch.float64)
 
 
 @_expand_op.register_fake
-def _(rows: Tensor, coefficients: Tensor, gram: Tensor) -> Tensor:
+def _(rows: Tensor, coefficients: Tensor, gram: Tensor, borders: Sequence[int] | None) -> Tensor:
     return rows.new_empty(rows.shape[1], dtype=torch.promote_types(rows.dtype, torch.float32))

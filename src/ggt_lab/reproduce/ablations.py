@@ -1,8 +1,9 @@
 """P1: the paper's remarks on its own options, each tried on a small network with everything else left alone.
 
 Runs are those of a race on ``digits``, each variant at its own tuned learning rate, compared seed by seed by the mean
-of log₁₀ training loss over the run. "Little" and "unnoticeable" are given a number: the change is less than what a
-change of seed does (the standard deviation over seeds of the variant compared with).
+of log₁₀ training loss over the run. A gain counts when it is more than two standard errors over seeds. "Little" and
+"unnoticeable" are given a number: the change is less than what a change of seed does (the standard deviation over seeds
+of the variant compared with).
 """
 
 import itertools
@@ -20,7 +21,7 @@ from ggt_lab.figures.style import COLORS, log_axis, quiet, save
 from ggt_lab.problems import problem_class
 from ggt_lab.race import Run, Standing, beyond_the_edge, execute, grid, measure, standings
 from ggt_lab.reproduce.base import Settings
-from ggt_lab.reproduce.compare import gaps, runs_of, stdev
+from ggt_lab.reproduce.compare import gaps, is_negative, runs_of, stdev
 from ggt_lab.results import Record
 from ggt_lab.verdict import Figure, Verdict
 from torch_ggt import GGT
@@ -139,7 +140,7 @@ class Ablations:
                 ),
                 spread=f"difference {mean:+.3f} ± {stdev(differences):.3f}",
                 n=len(differences),
-                holds=mean < 0 if gain else abs(mean) <= noise,
+                holds=is_negative(differences) if gain else abs(mean) <= noise,
                 command=command,
             )
 

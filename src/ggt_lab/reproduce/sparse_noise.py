@@ -27,6 +27,7 @@ from torch_ggt.theory import SparseNoise, adagrad, adaptive_ratio
 
 __all__ = ["RatioGrowth", "RatioTask", "SparseStarts", "bound"]
 
+_STEPS = 1000  # the same for all dimensions, so that μ depends on the dimension alone
 _RATES = tuple(float(f"{10 ** (k / 4):.6g}") for k in range(-10, 5))
 
 
@@ -149,7 +150,7 @@ class SparseStarts:
         dimensions = (10, 20) if settings.smoke else (10, 30, 100, 300, 1000)
         tasks = []
         for dimension in dimensions:
-            steps = 100 if settings.smoke else max(500, 10 * dimension)
+            steps = 100 if settings.smoke else _STEPS
             for nonzeros in (1, round(math.sqrt(dimension)), dimension):
                 tasks += [RatioTask("diagonal", dimension, nonzeros, steps, seed) for seed in range(settings.seeds)]
                 if dimension <= 100:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torch_ggt.inverse_root import _robust_eigh, coefficients
+from torch_ggt.inverse_root import coefficients, robust_eigh
 from torch_ggt.spectrum.eigenvalues import rounding_level
 from torch_ggt.window import Window
 
@@ -58,7 +58,7 @@ def compare_steps(window: Window, *, eps: float = 1e-8, jitter: float = 1e-6) ->
     sizes = _ladder(filled)
     if moment[0, 0] == 0:  # v = 0, and what follows would compare rounding errors
         return StepComparison(diagonal=math.nan, sgd=math.nan, by_window=dict.fromkeys(sizes, math.nan))
-    eigenvalues, vectors = _robust_eigh(moment)
+    eigenvalues, vectors = robust_eigh(moment)
     # ‖G c‖ = ‖root c‖. Through the root, because cᵀ M c cancels where rows are nearly collinear; and without what is
     # rounding, because c is large just there.
     noise = rounding_level(torch.float64, window.size) * moment.trace()

@@ -9,12 +9,11 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
-from torch_ggt.block import Block
 from torch_ggt.optimizer import GGT
 from torch_ggt.spectrum.comparison import StepComparison, compare_steps, decay_by_age
 from torch_ggt.spectrum.diagnosis import Diagnosis, diagnose
 from torch_ggt.spectrum.eigenvalues import isotropic_moment
-from torch_ggt.spectrum.watched import Call, OwnWindow, WindowOfGGT
+from torch_ggt.spectrum.watched import Call, Matrix, OwnWindow, WindowOfGGT
 
 __all__ = ["SpectrumRecord", "SpectrumRecorder"]
 
@@ -123,7 +122,7 @@ class SpectrumRecorder:
                 f"block {block} has no records, of all blocks {sorted(self._recorded)} have; take a step with a finite "
                 "gradient that is not zero first"
             )
-        found = self._source.blocks()[block]
+        found = self._source.matrices()[block]
         comparisons = list(self._comparisons[block])
         if self._compared_at.get(block) != self._steps:
             comparisons.append(_compare(found))
@@ -147,7 +146,7 @@ class SpectrumRecorder:
             (``summary`` and ``numbers``) and ``cost``.
         """
         block = self._largest() if block is None else block
-        blocks = self._source.blocks()
+        blocks = self._source.matrices()
         options = blocks[block].options if block in blocks else self._source.options
         chosen = [record for record in self.records if record.block == block]
         found = self.diagnose(block) if self.records else None
@@ -174,41 +173,42 @@ class SpectrumRecorder:
         self._steps += 1
         if self._steps % self._every != 0:
             return
-        for index, block in self._source.moved().items():
-            self.records.append(SpectrumRecord(self._steps, index, block.options["history"], _singular_values(block)))
+        for index, matrix in self._source.moved().items():
+            record = SpectrumRecord(self._steps, index, matrix.options["history"], _singular_values(matrix))
+            self.records.append(record)
             self._recorded[index] += 1
             if self._diagnose_every is not None and self._recorded[index] % self._diagnose_every == 0:
-                self._comparisons[index].append(_compare(block))
+                self._comparisons[index].append(_compare(matrix))
                 self._compared_at[index] = self._steps
 
     def _largest(self) -> int:
-        sizes = {index: block.numel for index, block in self._source.blocks().items() if index in self._recorded}
+        sizes = {index: matrix.numel for index, matrix in self._source.matrices().items() if index in self._recorded}
         return max(sizes, key=lambda index: sizes[index], default=0)
 
     def _label(self, block: int) -> str:
         name = type(self._optimizer).__name__
-        sizes = {index: found.numel for index, found in self._source.blocks().items()}
+        sizes = {index: found.numel for index, found in self._source.matrices().items()}
         if len(sizes) < 2:
             return name
         which = f"the largest of {len(sizes)}, " if block == self._largest() else ""
         return f"{name}, block {block} ({which}{sizes[block]:,} of {sum(sizes.values()):,} elements)"
 
 
-def _singular_values(block: Block) -> Tensor:
+def _singular_values(matrix: Matrix) -> Tensor:
     # On the CPU, which is faster for so small a matrix, and whose routine was not seen to fail as a GPU's was.
-    filled = int(block.window.count)
-    eigenvalues: Tensor = torch.linalg.eigvalsh(block.window.moment().cpu())
+    filled = int(matrix.window.count)
+    eigenvalues: Tensor = torch.linalg.eigvalsh(matrix.window.moment().cpu())
     return eigenvalues.flip(-1)[:filled].clamp_min(0).sqrt()
 
 
-def _compare(block: Block) -> StepComparison:
-    return compare_steps(block.window, eps=block.options["eps"], jitter=block.options["jitter"])
+def _compare(matrix: Matrix) -> StepComparison:
+    return compare_steps(matrix.window, eps=matrix.options["eps"], jitter=matrix.options["jitter"])
 
 
-def _isotropic(block: Block) -> Tensor:
-    holds_momentum = block.options["history"] == "momentum"
-    beta1 = block.options["betas"][0] if holds_momentum else 0.0
-    return isotropic_moment(decay_by_age(block.window), beta1=beta1, nesterov=block.options["nesterov"])
+def _isotropic(matrix: Matrix) -> Tensor:
+    holds_momentum = matrix.options["history"] == "momentum"
+    beta1 = matrix.options["betas"][0] if holds_momentum else 0.0
+    return isotropic_moment(decay_by_age(matrix.window), beta1=beta1, nesterov=matrix.options["nesterov"])
 
 
 def _check_positive(**options: int | None) -> None:

@@ -1,12 +1,13 @@
 """The windows a `SpectrumRecorder` watches: those of a GGT, or one of its own beside any other optimizer.
 
-Both have ``before``, called with the arguments of ``optimizer.step``, and ``moved``, called after it; neither writes to
-anything that the optimizer reads.
+What is watched are full matrices (`Matrix`), one or several per optimizer. Both have ``before``, called with the
+arguments of ``optimizer.step``, and ``moved``, called after it; neither writes to anything that the optimizer reads.
 """
 
 import functools
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,15 +15,45 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
 from torch_ggt.block import Block, Group
-from torch_ggt.memory import _readable, window_bytes
+from torch_ggt.flatten import Layout
+from torch_ggt.memory import readable, window_bytes
 from torch_ggt.optimizer import GGT
+from torch_ggt.window import Window
 
-__all__ = ["OwnWindow", "WindowOfGGT"]
+__all__ = ["Matrix", "OwnWindow", "WindowOfGGT"]
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 # What a default GGT would make of the gradients, but for momentum: the rows are the gradients themselves.
 _STEP_OPTIONS: Group = {"betas": (0.0, 1.0), "nesterov": False, "eps": 1e-8, "jitter": 1e-6}
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """One full matrix."""
+
+    window: Window
+    """Its window alone."""
+    options: Group
+    """The param group that speaks for it."""
+    parameters: list[Tensor]
+    """What it spans."""
+
+    @property
+    def numel(self) -> int:
+        """d: elements, a complex one counted twice."""
+        return Layout(self.parameters).numel
+
+    @property
+    def has_gradient(self) -> bool:
+        """Whether a parameter has a gradient."""
+        return any(parameter.grad is not None for parameter in self.parameters)
+
+
+def _matrices(block: Block) -> list[Matrix]:
+    parameters = [parameter for _, parameter in block.allotted]
+    parts = [[parameter] for parameter in parameters] if block.separate else [parameters]
+    return [Matrix(window, block.options, part) for window, part in zip(block.window.matrices(), parts, strict=True)]
 
 
 class WindowOfGGT:
@@ -41,7 +72,7 @@ class WindowOfGGT:
     @property
     def cost(self) -> str:
         """What watching costs, in words."""
-        matrices = len(self.blocks()) or 1
+        matrices = len(self.matrices()) or 1
         each = "" if matrices == 1 else f" for each of {matrices} matrices"
         size = self.options["window"]
         problem = f"the eigenvalues of {size} × {size}{each} per record"
@@ -53,17 +84,23 @@ class WindowOfGGT:
             self._skipped = self._optimizer.skipped
         return None
 
-    def moved(self) -> dict[int, Block]:
-        """The blocks that the step gave a row."""
+    def moved(self) -> dict[int, Matrix]:
+        """The matrices that the step gave a row."""
         if self._optimizer.skipped != self._skipped:
             return {}
-        return {i: block for i, block in self.blocks().items() if block.has_gradient() and int(block.window.count) > 0}
+        return {i: matrix for i, matrix in self.matrices().items() if matrix.has_gradient and matrix.window.count > 0}
 
-    def blocks(self) -> dict[int, Block]:
-        """The blocks that have a window, by their place among all."""
-        self._optimizer._partition()
-        state = self._optimizer.state
-        return {i: block for i, block in enumerate(self._optimizer._blocks) if block.attach(state, allot=False)}
+    def matrices(self) -> dict[int, Matrix]:
+        """The matrices that have a window, by their place in the order of the parameters."""
+        scope = self.options["scope"]
+        order = [[p for group in self._optimizer.param_groups for p in group["params"]]]
+        if scope == "group":
+            order = [group["params"] for group in self._optimizer.param_groups]
+        if scope == "parameter":
+            order = [[p] for p in order[0]]
+        places = {id(p): place for place, parameters in enumerate(order) for p in parameters}
+        found = [matrix for block in self._optimizer.attached_blocks() for matrix in _matrices(block)]
+        return dict(sorted((places[id(matrix.parameters[0])], matrix) for matrix in found))
 
 
 class OwnWindow:
@@ -86,11 +123,10 @@ class OwnWindow:
     def cost(self) -> str:
         """What watching costs, in words."""
         size, dtype = self.options["window"], self.options["window_dtype"]
-        columns = self._block.numel or sum(
-            p.numel() * (2 if p.is_complex() else 1) for p in self._parameters() if p.requires_grad
-        )
+        allotted = [parameter for _, parameter in self._block.allotted]
+        columns = Layout(allotted or [p for p in self._parameters() if p.requires_grad]).numel
         name = str(dtype).removeprefix("torch.")
-        memory = _readable(window_bytes(size, columns, dtype))
+        memory = readable(window_bytes(size, columns, dtype))
         return f"a window of its own: {size} × {columns:,} {name} = {memory} (and a row), and one pass over it per step"
 
     def before(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, wanted: bool) -> Call | None:
@@ -106,13 +142,13 @@ class OwnWindow:
             return args, {**kwargs, "closure": reading}
         return (args[0], reading, *args[2:]), kwargs
 
-    def moved(self) -> dict[int, Block]:
-        """The block, if the step's gradient went into its window."""
-        return self.blocks() if self._newest is not None and bool(self._newest.any()) else {}
+    def moved(self) -> dict[int, Matrix]:
+        """The matrix, if the step's gradient went into its window."""
+        return self.matrices() if self._newest is not None and bool(self._newest.any()) else {}
 
-    def blocks(self) -> dict[int, Block]:
-        """The block, once it has a window."""
-        return {0: self._block} if self._block.numel > 0 else {}
+    def matrices(self) -> dict[int, Matrix]:
+        """The matrix, once it has a window."""
+        return {0: _matrices(self._block)[0]} if self._block.allotted else {}
 
     def _reading_after(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         @functools.wraps(closure)

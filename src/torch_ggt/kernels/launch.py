@@ -1,0 +1,16 @@
+"""How every Triton kernel is started."""
+
+import contextlib
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["launch"]
+
+
+def launch(kernel: Any, programs: tuple[int, ...], first: Tensor, *others: Any, **options: Any) -> None:  # noqa: ANN401
+    """Run a kernel on the device of its first argument, which may not be the current one."""
+    elsewhere = first.is_cuda and first.device.index != torch.cuda.current_device()
+    with torch.cuda.device(first.device) if elsewhere else contextlib.nullcontext():
+        kernel[programs](first, *others, enable_fp_fusion=True, **options)

@@ -1,0 +1,306 @@
+"""Gradients in and parameters out on a GPU, all tensors of a model in one launch. `Block` has their specification.
+
+Each tensor has an address of its own, so that the kernels read a table of addresses. New addresses are copied to the
+device without waiting for it; while a CUDA graph is captured that is not possible, and whoever calls takes the plain
+way if a table would be needed that is not there.
+"""
+# ruff: noqa: ANN001, ANN202 - Triton infers the types of a kernel's arguments
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc, import-untyped, import-not-found"
+
+from collections.abc import Sequence
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from torch_ggt.kernels.launch import launch
+from torch_ggt.kernels.spans import Spans
+from torch_ggt.kernels.widen import weighted_sum
+
+__all__ = ["Addresses", "gather", "update"]
+
+_DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
+
+
+class Addresses:
+    """Where the tensors of a model are, on the device.
+
+    Args:
+        numels: elements of each tensor.
+        device: of the tables.
+    """
+
+    def __init__(self, numels: Sequence[int], device: torch.device) -> None:
+        self.numels = torch.tensor(list(numels), dtype=torch.int64, device=device)
+        self._device = device
+        self._known: tuple[int, ...] = ()
+        self._table: Tensor | None = None
+        self._captured: list[Tensor | None] = []
+
+    def of(self, tensors: Sequence[Tensor]) -> Tensor | None:
+        """A table of int64, or None if these tensors cannot be served together."""
+        dtype = tensors[0].dtype
+        if dtype not in _DTYPES or any(t.dtype != dtype or not t.is_contiguous() for t in tensors):
+            return None
+        addresses = tuple(t.data_ptr() for t in tensors)
+        cuda = self._device.type == "cuda"
+        capturing = cuda and torch.cuda.is_current_stream_capturing()
+        if addresses != self._known:
+            if capturing:
+                return None
+            # A new tensor, not new contents: kernels that were started before may not have read the old ones yet.
+            host = torch.tensor(addresses, dtype=torch.int64, pin_memory=cuda)
+            self._table, self._known = host.to(self._device, non_blocking=True), addresses
+        if capturing:
+            self._captured.append(self._table)  # the graph will read it for as long as it lives
+        return self._table
+
+    @property
+    def aligned(self) -> bool:
+        """Whether all tensors of the last table may be read 16 bytes at a time."""
+        return all(address % 16 == 0 for address in self._known)
+
+
+def gather(
+    table: Tensor,
+    addresses: Addresses,
+    dtype: torch.dtype,
+    spans: Spans,
+    row: Tensor,
+    *,
+    momentum: Tensor | None,
+    beta: float,
+    updated: Tensor | None,
+    negate: bool,
+) -> None:
+    """row ← g + β·momentum, where g are the tensors of the table, each at the columns of its span.
+
+    Args:
+        table: of the gradients.
+        addresses: that made it.
+        dtype: of the gradients.
+        spans: the columns of each tensor.
+        row: v, float32.
+        momentum: flat, or None for none.
+        beta: β₁.
+        updated: with nesterov: gets g + β·momentum, and ``row`` g + β·updated.
+        negate: take -g for g.
+    """
+    block = 1024
+    blocks = triton.cdiv(spans.longest, block)
+    if spans.pieces:
+        launch(
+            _gather,
+            (spans.pieces * blocks,),
+            row,
+            row if momentum is None else momentum,
+            row if updated is None else updated,
+            table,
+            addresses.numels,
+            spans.starts,
+            spans.ends,
+            spans.owners,
+            spans.origins,
+            beta,
+            blocks,
+            DTYPE=_DTYPES[dtype],
+            ALIGNED=spans.aligned and addresses.aligned,
+            MOMENTUM=momentum is not None,
+            AHEAD=updated is not None,
+            NEGATE=negate,
+            BLOCK_D=block,
+        )
+
+
+def update(
+    rows: Tensor,
+    coefficients: Tensor,
+    table: Tensor,
+    addresses: Addresses,
+    dtype: torch.dtype,
+    spans: Spans,
+    tensors: tuple[int, int],
+    *,
+    separate: bool,
+    lr: float | Tensor,
+    weight_decay: float,
+    taken: Tensor,
+    block: int = 1024,
+    warps: int = 4,
+) -> None:
+    """p ← p - lr·(weight_decay·taken·p + Wᵀ c) for the tensors of the table, in the pass that makes Wᵀ c.
+
+    Args:
+        rows: W.
+        coefficients: c, float64, (1, r), or (number of tensors, r) if ``separate``.
+        table: of the parameters.
+        addresses: that made it.
+        dtype: of the parameters.
+        spans: the columns of each tensor.
+        tensors: first of the tensors to update, and one past the last.
+        separate: each tensor has coefficients of its own.
+        lr: a number, or a tensor of one element on the device.
+        weight_decay: decoupled.
+        taken: bool, (): whether weights decay at all.
+        block: columns of a program.
+        warps: of a program.
+    """
+    first, last = spans.first_pieces[tensors[0]], spans.first_pieces[tensors[1]]
+    blocks = triton.cdiv(spans.longest, block)
+    if last > first:
+        launch(
+            _update,
+            ((last - first) * blocks,),
+            rows,
+            coefficients,
+            table,
+            addresses.numels,
+            spans.starts,
+            spans.ends,
+            spans.owners,
+            spans.origins,
+            taken,
+            lr if isinstance(lr, Tensor) else coefficients,
+            0.0 if isinstance(lr, Tensor) else float(lr),
+            float(weight_decay),
+            first,
+            rows.shape[0],
+            rows.stride(0),
+            blocks,
+            DTYPE=_DTYPES[dtype],
+            ALIGNED=spans.aligned and addresses.aligned and rows.stride(0) % 16 == 0 and rows.data_ptr() % 16 == 0,
+            BITS=rows.dtype != torch.float64,
+            SEPARATE=separate,
+            LR_TENSOR=isinstance(lr, Tensor),
+            BLOCK_D=block,
+            UNROLL=8,
+            num_warps=warps,
+        )
+
+
+@triton.jit
+def _place(piece, starts, ends, owners, origins, numels, offset, ALIGNED: tl.constexpr, BLOCK_D: tl.constexpr):
+    """The owner, columns and elements of a block of a piece, and how many elements its tensor has."""
+    owner = tl.load(owners + piece)
+    left = tl.load(starts + piece) + offset
+    last = tl.minimum(tl.load(ends + piece), tl.load(origins + owner) + tl.load(numels + owner))
+    origin = tl.load(origins + owner)
+    columns = left + tl.arange(0, BLOCK_D)
+    elements = left - origin + tl.arange(0, BLOCK_D)
+    if ALIGNED:
+        columns = tl.max_contiguous(tl.multiple_of(columns, 16), BLOCK_D)
+        elements = tl.max_contiguous(tl.multiple_of(elements, 16), BLOCK_D)
+    return owner, columns, elements, left, last
+
+
+@triton.jit
+def _pointer(table, owner, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
+    pointer = tl.load(table + owner).to(tl.pointer_type(DTYPE))
+    if ALIGNED:
+        pointer = tl.multiple_of(pointer, 16)
+    return pointer
+
+
+@triton.jit
+def _gather(
+    row,
+    momentum,
+    updated,
+    table,
+    numels,
+    starts,
+    ends,
+    owners,
+    origins,
+    beta,
+    blocks,
+    DTYPE: tl.constexpr,
+    ALIGNED: tl.constexpr,
+    MOMENTUM: tl.constexpr,
+    AHEAD: tl.constexpr,
+    NEGATE: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
+    piece, offset = tl.program_id(0) // blocks, tl.program_id(0) % blocks * BLOCK_D
+    owner, columns, elements, left, last = _place(
+        piece, starts, ends, owners, origins, numels, offset, ALIGNED, BLOCK_D
+    )
+    source = _pointer(table, owner, DTYPE, ALIGNED)
+    if left + BLOCK_D <= last:  # whole blocks have no mask, which would keep the loads from being wide
+        g = tl.load(source + elements)
+        _combine(row, momentum, updated, g, beta, columns, None, MOMENTUM, AHEAD, NEGATE)
+    elif left < last:  # what is between the last element and the end of the span gets zeros
+        g = tl.load(source + elements, mask=columns < last, other=0.0)
+        _combine(row, momentum, updated, g, beta, columns, columns < tl.load(ends + piece), MOMENTUM, AHEAD, NEGATE)
+
+
+@triton.jit
+def _combine(
+    row, momentum, updated, g, beta, columns, inside, MOMENTUM: tl.constexpr, AHEAD: tl.constexpr, NEGATE: tl.constexpr
+):
+    v = g.to(row.dtype.element_ty)
+    if NEGATE:
+        v = -v
+    g = v
+    if MOMENTUM:
+        v = g + beta * tl.load(momentum + columns, mask=inside)
+    if AHEAD:
+        tl.store(updated + columns, v, mask=inside)
+        v = g + beta * v
+    tl.store(row + columns, v, mask=inside)
+
+
+@triton.jit
+def _update(
+    rows,
+    coefficients,
+    table,
+    numels,
+    starts,
+    ends,
+    owners,
+    origins,
+    taken,
+    lr_tensor,
+    lr,
+    weight_decay,
+    first,
+    size,
+    stride,
+    blocks,
+    DTYPE: tl.constexpr,
+    ALIGNED: tl.constexpr,
+    BITS: tl.constexpr,
+    SEPARATE: tl.constexpr,
+    LR_TENSOR: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    UNROLL: tl.constexpr,
+):
+    piece, offset = first + tl.program_id(0) // blocks, tl.program_id(0) % blocks * BLOCK_D
+    owner, columns, elements, left, last = _place(
+        piece, starts, ends, owners, origins, numels, offset, ALIGNED, BLOCK_D
+    )
+    if left < last:
+        mine = coefficients
+        if SEPARATE:
+            mine += owner * size
+        end = tl.load(ends + piece)
+        if ALIGNED:
+            end = tl.multiple_of(end, 16)
+        u = weighted_sum(rows, mine, size, stride, columns, columns < end, BITS, BLOCK_D, UNROLL).to(tl.float32)
+        if LR_TENSOR:
+            lr = tl.load(lr_tensor).to(tl.float32)
+        decay = weight_decay * tl.load(taken).to(tl.float32)
+        target = _pointer(table, owner, DTYPE, ALIGNED) + elements
+        if left + BLOCK_D <= last:
+            _descend(target, u, lr, decay, None)
+        else:
+            _descend(target, u, lr, decay, columns < last)
+
+
+@triton.jit
+def _descend(target, u, lr, decay, inside):
+    p = tl.load(target, mask=inside)
+    wide = p.to(tl.float32)
+    tl.store(target, (wide - lr * (decay * wide + u)).to(p.dtype), mask=inside)

@@ -1,0 +1,235 @@
+"""c = [(M + δI)^½ + εI]⁻¹ a on a GPU: all shifted solves in one kernel. `inverse_root` is its specification.
+
+One program takes one shift of one matrix, builds S = α(M + δI) + βI from the Gram and the age weights as it reads them,
+and solves S x = a by a Cholesky factorization in blocks of 32 columns, kept in scratch memory that stays in the cache.
+The right-hand side rides along as one more row of S, so that what is left is the backward substitution. The batched
+routines of cuSOLVER do the same in many launches of small kernels; all that this has to wait for is its own chain of r
+elimination steps.
+"""
+# ruff: noqa: ANN001, ANN202 - Triton infers the types of a kernel's arguments
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc, import-untyped, import-not-found"
+
+import functools
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from torch_ggt.inverse_root import interval
+from torch_ggt.kernels.launch import launch
+from torch_ggt.quadrature import inverse_sqrt_nodes
+
+__all__ = ["coefficients"]
+
+# Programs at a time: two per processor of the largest GPU. More problems than this share the scratch memory.
+_PROGRAMS = 264
+
+
+def coefficients(
+    gram: Tensor,
+    decay: Tensor,
+    rhs: Tensor,
+    *,
+    eps: float,
+    jitter: float,
+    tolerance: float,
+    warps: int = 4,
+    panel: int = 64,
+    block: int = 32,
+) -> Tensor:
+    """`inverse_root.coefficients` of M = D K D by shifted solves.
+
+    Args:
+        gram: K, float64, shape (B, r, r), contiguous.
+        decay: the diagonal of D, float64, shape (B, r).
+        rhs: a, float64, shape (B, r).
+        eps: ε ≥ 0.
+        jitter: δ = jitter·tr(M)/r, positive.
+        tolerance: relative accuracy of the quadrature.
+        warps: of a program.
+        panel: rows that are updated at a time.
+        block: columns that are eliminated at a time.
+
+    Returns:
+        c, float64, shape (B, r).
+    """
+    batch, size = rhs.shape
+    table, nodes = _table(eps, jitter, size, tolerance, gram.device)
+    padded = triton.cdiv(size, block) * block
+    problems = batch * (nodes + 1)
+    programs = min(problems, _PROGRAMS)
+    # Per program L, with one more row for a, and x.
+    scratch = torch.empty(programs, padded + 2, padded, dtype=torch.float64, device=gram.device)
+    parts = torch.empty(batch, nodes + 1, size, dtype=torch.float64, device=gram.device)
+    launch(
+        _solve,
+        (programs,),
+        gram,
+        decay.contiguous(),
+        rhs.contiguous(),
+        table,
+        parts,
+        scratch,
+        size,
+        padded,
+        nodes,
+        problems,
+        SIZE=triton.next_power_of_2(size),
+        NODES=triton.next_power_of_2(nodes),
+        BLOCK=block,
+        PANEL=panel,
+        num_warps=warps,
+    )
+    return parts.sum(1)
+
+
+@functools.cache  # never dropped: a CUDA graph may hold its address
+def _table(eps: float, jitter: float, size: int, tolerance: float, device: torch.device) -> tuple[Tensor, int]:
+    """ε, δ and the ends of the interval, then shifts, then weights: a kernel's own float arguments are float32."""
+    low, high = interval(jitter, size)
+    shifts, weights = inverse_sqrt_nodes(low, high, tolerance)
+    values = [eps, jitter / size, low, high, *shifts, *weights]
+    return torch.tensor(values, dtype=torch.float64, device=device), len(shifts)
+
+
+@triton.jit
+def _solve(
+    gram,
+    decay,
+    rhs,
+    table,
+    parts,
+    scratch,
+    size,
+    padded,
+    nodes,
+    problems,
+    SIZE: tl.constexpr,
+    NODES: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PANEL: tl.constexpr,
+):
+    L = scratch + tl.program_id(0).to(tl.int64) * (padded + 2) * padded
+    solution = L + (padded + 1) * padded
+    for problem in range(tl.program_id(0), problems, tl.num_programs(0)):
+        matrix, node = problem // (nodes + 1), problem % (nodes + 1)
+        K = gram + tl.cast(matrix, tl.int64) * size * size
+        D = decay + matrix * size
+        a = rhs + matrix * size
+        root_unit, scale, diagonal, weight = _shift(K, D, table, node, size, nodes, SIZE, NODES)
+        tl.debug_barrier()
+        for left in range(0, padded, BLOCK):
+            _eliminate(K, D, a, L, left, size, padded, root_unit, scale, diagonal, BLOCK, PANEL)
+        _substitute(L, solution, padded, BLOCK, PANEL)
+        i = tl.arange(0, SIZE)
+        x = tl.load(solution + i, mask=i < size)
+        tl.store(parts + tl.cast(problem, tl.int64) * size + i, x * weight / root_unit, mask=i < size)
+        tl.debug_barrier()
+
+
+@triton.jit
+def _shift(K, D, table, node, size, nodes, SIZE: tl.constexpr, NODES: tl.constexpr):
+    """√tr(M), and the matrix of this node, scale·M/tr(M) + diagonal·I, with its weight; the formulas of `_by_cholesky`.
+
+    Node 0 is the correction for an ε outside the interval of the nodes.
+    """
+    i = tl.arange(0, SIZE)
+    decay = tl.load(D + i, mask=i < size, other=0.0)
+    squares = tl.load(K + tl.cast(i, tl.int64) * (size + 1), mask=i < size, other=0.0)
+    trace = tl.sum(decay * squares * decay, 0)
+    root_unit = tl.where(trace > 0, tl.sqrt(trace), 1.0)
+
+    eps = tl.load(table) / root_unit
+    delta, low, high = tl.load(table + 1), tl.load(table + 2), tl.load(table + 3)
+    j = tl.arange(0, NODES)
+    shifts = tl.load(table + 4 + j, mask=j < nodes, other=1.0)
+    weights = tl.load(table + 4 + nodes + j, mask=j < nodes, other=0.0) / (1 + eps * eps / shifts)
+    if node == 0:
+        at_eps = tl.sum(weights / shifts, 0)
+        below, above = eps < low, eps > high
+        inverse_eps = 1 / tl.where(above, eps, 1.0)
+        scale = tl.where(below, 1.0, tl.where(above, -inverse_eps * inverse_eps, 0.0))
+        diagonal = scale * delta + tl.where(below, -eps * eps, 1.0)
+        weight = tl.where(below, eps * eps * at_eps - eps, tl.where(above, inverse_eps - at_eps, 0.0))
+    else:
+        here = j == node - 1
+        scale = tl.sum(tl.where(here, 1.0, 0.0).to(tl.float64), 0)
+        diagonal = delta + tl.sum(tl.where(here, shifts, 0.0), 0)
+        weight = tl.sum(tl.where(here, weights, 0.0), 0)
+    return root_unit, scale, diagonal, weight
+
+
+@triton.jit
+def _entries(K, D, a, i, j, size, padded, root_unit, scale, diagonal):
+    """Rows i, columns j of S; the identity beyond r, and a as row ``padded``."""
+    inside = (i < size)[:, None] & (j < size)[None, :]
+    left = tl.load(D + i, mask=i < size, other=0.0) / root_unit
+    right = tl.load(D + j, mask=j < size, other=0.0) / root_unit
+    k = tl.load(K + tl.cast(i, tl.int64)[:, None] * size + j[None, :], mask=inside, other=0.0)
+    on_diagonal = tl.where((j < size)[None, :], diagonal, 1.0)
+    entries = scale * (left[:, None] * k * right[None, :]) + tl.where(i[:, None] == j[None, :], on_diagonal, 0.0)
+    b = tl.load(a + j, mask=j < size, other=0.0)
+    return tl.where((i == padded)[:, None], b[None, :], entries)
+
+
+@triton.jit
+def _eliminate(K, D, a, L, left, size, padded, root_unit, scale, diagonal, BLOCK: tl.constexpr, PANEL: tl.constexpr):
+    """One block column of the factor of S = L Lᵀ, from the diagonal down; its diagonal block is used inverted only."""
+    k = tl.arange(0, BLOCK)
+    j = left + k
+    pivot = _entries(K, D, a, j, j, size, padded, root_unit, scale, diagonal)
+    for before in range(0, left, BLOCK):
+        mine = tl.load(L + j[:, None] * padded + before + k[None, :])
+        pivot -= tl.dot(mine, tl.trans(mine), out_dtype=tl.float64)
+    inverse = _inverse_factor(pivot, tl.minimum(BLOCK, size - left), BLOCK)
+    tl.store(L + j[:, None] * padded + j[None, :], inverse)
+    inverse = tl.trans(inverse)
+    for top in range(left + BLOCK, padded + 1, PANEL):
+        i = top + tl.arange(0, PANEL)
+        inside = (i <= padded)[:, None]
+        rows = _entries(K, D, a, i, j, size, padded, root_unit, scale, diagonal)
+        for before in range(0, left, BLOCK):
+            mine = tl.load(L + i[:, None] * padded + before + k[None, :], mask=inside, other=0.0)
+            other = tl.load(L + j[None, :] * padded + before + k[:, None])
+            rows -= tl.dot(mine, other, out_dtype=tl.float64)
+        tl.store(L + i[:, None] * padded + j[None, :], tl.dot(rows, inverse, out_dtype=tl.float64), mask=inside)
+    tl.debug_barrier()
+
+
+@triton.jit
+def _inverse_factor(matrix, steps, BLOCK: tl.constexpr):
+    """C⁻¹ for a definite matrix C Cᵀ, by Gaussian elimination of one column at a time.
+
+    What is eliminated makes room for the inverse of the unit factor; the pivots stay on the diagonal. (The inverse of
+    the matrix itself would not do: its condition is the square of that of C, and the digits are not there.)
+    """
+    k = tl.arange(0, BLOCK)
+    for step in range(steps):  # what comes after is the identity
+        here = (k == step)[None, :]
+        column = tl.sum(tl.where(here, matrix, 0.0), 1)
+        row = tl.sum(tl.where((k == step)[:, None], matrix, 0.0), 0)
+        pivot = tl.sum(tl.where(k == step, row, 0.0), 0)
+        factor = tl.where(k > step, column / pivot, 0.0)
+        row = tl.where(k == step, 1.0, row)
+        matrix = tl.where(here & (k > step)[:, None], 0.0, matrix) - factor[:, None] * row[None, :]
+    on_diagonal = k[:, None] == k[None, :]
+    pivots = tl.sum(tl.where(on_diagonal, matrix, 0.0), 1)
+    unit_inverse = tl.where(on_diagonal, 1.0, tl.where(k[:, None] > k[None, :], matrix, 0.0))
+    return unit_inverse / tl.sqrt(pivots)[:, None]
+
+
+@triton.jit
+def _substitute(L, solution, padded, BLOCK: tl.constexpr, PANEL: tl.constexpr):
+    """x from Lᵀ x = y, block by block from the last; y is the row of L that belongs to a."""
+    k = tl.arange(0, BLOCK)
+    for back in range(BLOCK, padded + 1, BLOCK):
+        j = padded - back + k
+        y = tl.load(L + tl.cast(padded, tl.int64) * padded + j)
+        for top in range(padded - back + BLOCK, padded, PANEL):
+            i = top + tl.arange(0, PANEL)
+            below = tl.load(L + i[:, None] * padded + j[None, :], mask=(i < padded)[:, None], other=0.0)
+            y -= tl.sum(below * tl.load(solution + i, mask=i < padded, other=0.0)[:, None], 0)
+        inverse = tl.load(L + j[None, :] * padded + padded - back + k[:, None])  # transposed
+        tl.store(solution + j, tl.sum(inverse * y[None, :], 1))
+        tl.debug_barrier()

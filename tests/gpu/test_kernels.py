@@ -1,0 +1,268 @@
+"""Every kernel against its specification in torch: random and poisoned data, odd sizes, unaligned spans, many matrices.
+
+On a GPU, or, with TRITON_INTERPRET=1 and KERNEL_DEVICE=cpu, without one (`tests/test_gpu_kernels.py` does that).
+"""
+
+import itertools
+import os
+
+import pytest
+import torch
+
+DEVICE = os.environ.get("KERNEL_DEVICE", "cuda")
+pytestmark = [
+    pytest.mark.skipif(DEVICE == "cuda" and not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),  # NumPy's, of the interpreter, about NaN
+    pytest.mark.filterwarnings("ignore:GGT skipped a step"),
+]
+INTERPRETED = DEVICE != "cuda"  # then a conversion to bfloat16 truncates, where a GPU rounds to the nearest
+gpu = pytest.importorskip("torch_ggt.kernels.gpu")
+
+from torch_ggt import GGT, Window, block, inverse_root, products, window  # noqa: E402
+from torch_ggt import optimizer as optimizer_module  # noqa: E402
+from torch_ggt.kernels.spans import Spans  # noqa: E402
+
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+SHAPES = pytest.mark.parametrize(
+    ("size", "borders", "stride"),
+    [
+        (1, [0, 1], 1),
+        (2, [0, 5, 5, 9], 9),  # an empty matrix between two
+        (9, [0, 64, 700, 701, 1300], 1333),
+        (8, [0, 64, 1024, 1088], 1088),  # aligned throughout
+        (17, [0, 1100], 1101),
+        (33, [0, 640], 704),
+    ],
+)
+
+
+def make_rows(size, borders, stride, dtype, scale=1.0):
+    """Rows of all magnitudes; what is outside of the columns is NaN."""
+    store = torch.full((size, stride), torch.nan, dtype=dtype, device=DEVICE)
+    rows = store[:, : borders[-1]]
+    rows.copy_(scale * torch.randn(rows.shape, dtype=torch.float64) * torch.randn(size, 1, dtype=torch.float64).exp())
+    return rows
+
+
+def slices(borders):
+    return [slice(a, b) for a, b in itertools.pairwise(borders)]
+
+
+@DTYPES
+@SHAPES
+@pytest.mark.parametrize("bits", [True, False])
+@pytest.mark.parametrize(
+    "scale",
+    [1e-25, 1.0, 1e36],  # the interpreter's bfloat16 has no subnormals
+)
+def test_gram_row(dtype, size, borders, stride, bits, scale):
+    rows = make_rows(size, borders, stride, dtype, scale)
+    row = (scale * torch.randn(borders[-1], dtype=torch.float64)).to(DEVICE, dtype)
+    found = gpu.gram_row(rows, row, Spans(borders, size, DEVICE), bits=bits)
+    assert found.shape == (len(borders) - 1, size + 1)
+    for sums, part in zip(found, slices(borders), strict=True):
+        wide, v = rows[:, part].double(), row[part].double()
+        bound = 1e-14 * (wide.abs() @ v.abs())
+        assert ((sums[:-1] - wide @ v).abs() <= bound).all()
+        assert (sums[-1] - v @ v).abs() <= 1e-14 * (v @ v)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_every_number_is_widened_exactly(dtype):
+    """Signed zeros, subnormals, the smallest, the largest, and random bits."""
+    integer = torch.int16 if dtype == torch.bfloat16 else torch.int32
+    limits = torch.iinfo(integer)
+    bits = torch.randint(limits.min, limits.max, (3000,), dtype=integer)
+    special = torch.tensor([0, 1, -1, 2, limits.min, limits.min + 1], dtype=integer)
+    values = torch.cat([bits, special]).view(dtype)
+    values = values[values.isfinite()].to(DEVICE)
+    rows = values[None].contiguous()
+    for column in (0, len(values) - 1, len(values) - 2, len(values) - 3, *range(1, 40)):
+        one = torch.zeros(len(values), dtype=dtype, device=DEVICE)
+        one[column] = 1
+        spans = Spans([column, column + 1], 1, DEVICE)
+        assert gpu.gram_row(rows, one, spans)[0, 0] == values[column].double()
+
+
+@DTYPES
+def test_the_square_is_finite_exactly_if_the_row_is(dtype):
+    rows, spans = make_rows(3, [0, 500], 500, dtype), Spans([0, 200, 500], 3, DEVICE)
+    for bad in (torch.nan, torch.inf, -torch.inf):
+        row = torch.randn(500).to(DEVICE, dtype)
+        row[300] = bad
+        assert gpu.gram_row(rows, row, spans)[:, -1].isfinite().tolist() == [True, False]
+
+
+@DTYPES
+@SHAPES
+@pytest.mark.parametrize("arithmetic", ["float64", "pair"])
+@pytest.mark.parametrize("scale", [1e-33, 1e30])
+def test_expand(dtype, size, borders, stride, arithmetic, scale):
+    rows = make_rows(size, borders, stride, dtype, scale)
+    c = torch.randn(len(borders) - 1, size, dtype=torch.float64, device=DEVICE) / scale
+    out = torch.full((borders[-1] + 3,), torch.nan, dtype=torch.promote_types(dtype, torch.float32), device=DEVICE)
+    gpu.expand(rows, c, Spans(borders, size, DEVICE), out, arithmetic=arithmetic)
+    assert out[borders[-1] :].isnan().all()  # beyond the last column nothing is written
+    for mine, part in zip(c, slices(borders), strict=True):
+        wide = rows[:, part].double()
+        bound = (1e-15 if dtype == torch.float64 else 3e-7) * (wide.abs().T @ mine.abs())
+        assert ((out[part].double() - wide.T @ mine).abs() <= bound).all()
+
+
+@pytest.mark.parametrize("arithmetic", ["float64", "pair"])
+def test_expand_of_nearly_collinear_rows_keeps_its_digits(arithmetic):
+    """Huge coefficients of opposite sign: rounding them to float32 alone would leave an error of 1e-3."""
+    base = torch.rand(5000) + 0.5
+    rows = (base + 1e-4 * torch.randn(2, 5000)).to(DEVICE)
+    c = torch.tensor([[1e4 + 1 / 3, -1e4 + 1 / 7]], dtype=torch.float64, device=DEVICE)
+    out = torch.empty(5000, device=DEVICE)
+    gpu.expand(rows, c, Spans([0, 5000], 2, DEVICE), out, arithmetic=arithmetic)
+    exact = rows.double().T @ c[0]
+    assert (out.double() - exact).mean().abs() <= 1e-5 * exact.norm() / 5000**0.5
+    plain = rows.T @ c[0].float()
+    assert (plain.double() - exact).mean().abs() > 5e-5 * exact.norm() / 5000**0.5
+
+
+def test_expand_of_zeros_is_zero():
+    rows, out = make_rows(5, [0, 100], 100, torch.float32), torch.full((100,), torch.nan, device=DEVICE)
+    gpu.expand(rows, torch.zeros(1, 5, dtype=torch.float64, device=DEVICE), Spans([0, 100], 5, DEVICE), out)
+    assert not out.any()
+
+
+@pytest.mark.skipif(INTERPRETED, reason="more than 2³¹ elements are for a GPU")
+def test_more_elements_than_32_bits_count():
+    size, columns = 18, 2**27
+    rows = torch.zeros(size, columns, dtype=torch.bfloat16, device=DEVICE)
+    rows[-1, -64:] = 2
+    row = torch.ones(columns, dtype=torch.bfloat16, device=DEVICE)
+    spans = Spans([0, columns], size, DEVICE)
+    assert gpu.gram_row(rows, row, spans)[0].tolist() == [0.0] * 17 + [128.0, float(columns)]
+    out = torch.empty(columns, device=DEVICE)
+    gpu.expand(rows, torch.ones(1, size, dtype=torch.float64, device=DEVICE), spans, out)
+    assert out.sum() == 128
+
+
+# ---- the r × r part ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("eps", [0.0, 1e-3, 1e4])
+@pytest.mark.parametrize(("size", "batch", "block"), [(1, 1, 32), (5, 3, 16), (18, 1, 16), (33, 1, 32)])
+def test_coefficients(size, batch, block, eps):
+    """Rank-deficient Grams of condition 1e16, decays, and a partly filled window: the same as batched Cholesky."""
+    G = torch.randn(batch, size + 5, size, dtype=torch.float64, device=DEVICE)
+    G = G * torch.logspace(0, -8, size, dtype=torch.float64, device=DEVICE)
+    G[..., : size // 2] = G[..., :1]
+    G[..., size - size // 4 :] = 0
+    gram, decay = G.mT @ G, 1 - 0.5 * torch.rand(batch, size, dtype=torch.float64, device=DEVICE)
+    rhs = torch.randn(batch, size, dtype=torch.float64, device=DEVICE)
+    options = {"eps": eps, "jitter": 1e-6, "tolerance": 1e-2}  # few nodes: the same few in both
+    found = gpu.coefficients(gram, decay, rhs, block=block, **options)
+    moment = decay[..., :, None] * gram * decay[..., None, :]
+    expected = inverse_root.coefficients(moment, rhs, solver="cholesky", **options)
+    assert (found - expected).norm() <= 1e-7 * expected.norm()
+    step, expected_step = (G @ (decay * c)[..., None] for c in (found, expected))
+    assert (step - expected_step).norm() <= 1e-8 * expected_step.norm()
+
+
+def test_coefficients_of_nothing_and_of_extremes():
+    rhs, decay = (
+        torch.ones(1, 3, dtype=torch.float64, device=DEVICE),
+        torch.ones(1, 3, dtype=torch.float64, device=DEVICE),
+    )
+    options = {"jitter": 1e-2, "tolerance": 1e-2}
+    for scale in (0.0, 1e-150, 1e150):
+        gram = scale**2 * torch.eye(3, dtype=torch.float64, device=DEVICE)[None]
+        for eps in (0.0, 1e-8, 1.0):
+            found = gpu.coefficients(gram, decay, rhs, eps=eps, **options)
+            expected = inverse_root.coefficients(gram, rhs, eps=eps, solver="cholesky", **options)
+            torch.testing.assert_close(found, expected, rtol=1e-10, atol=0.0)
+            assert found.isfinite().all()
+
+
+@pytest.mark.skipif(INTERPRETED, reason="the interpreter takes minutes")
+@pytest.mark.parametrize("size", [50, 200, 256, 400])
+@pytest.mark.parametrize("eps", [0.0, 1e-8, 1e-2])
+def test_coefficients_against_eigh(size, eps):
+    for condition in (2, 5, 8):
+        G = torch.randn(2, size + 5, size, dtype=torch.float64, device=DEVICE)
+        G = G * torch.logspace(0, -condition, size, dtype=torch.float64, device=DEVICE)
+        gram, decay = G.mT @ G, torch.ones(2, size, dtype=torch.float64, device=DEVICE)
+        rhs = torch.zeros(2, size, dtype=torch.float64, device=DEVICE)
+        rhs[:, size // 3] = 1
+        found = gpu.coefficients(gram, decay, rhs, eps=eps, jitter=1e-6, tolerance=1e-8)
+        exact = inverse_root.coefficients(gram.cpu(), rhs.cpu(), eps=eps, jitter=1e-6, solver="eigh").to(DEVICE)
+        step, expected = (G @ c[..., None] for c in (found, exact))
+        assert (step - expected).norm() <= 1e-6 * expected.norm()
+
+
+# ---- the window, and whole steps -----------------------------------------------------------------------------------
+
+
+def use_kernels(monkeypatch, yes):
+    for module in (block, window, products):
+        monkeypatch.setattr(module, "gpu_kernels", lambda _: gpu if yes else None)
+
+
+@DTYPES
+@pytest.mark.parametrize("borders", [None, [0, 64, 64, 100, 192]])
+def test_push(monkeypatch, dtype, borders):
+    """The kernels leave the same window as plain torch, bit for bit, refusals and zero rows included."""
+    plain, fused = (Window(5, 192, borders=borders, dtype=dtype, device=DEVICE) for _ in range(2))
+    carried = [torch.zeros(192, dtype=torch.float64, device=DEVICE) for _ in range(2)]
+    batch = () if borders is None else (len(borders) - 1,)
+    for step in range(12):
+        row = torch.randn(192, dtype=torch.promote_types(dtype, torch.float32)).to(DEVICE) * (step not in (0, 4))
+        row = row.to(dtype).to(row.dtype) if INTERPRETED else row
+        accept = torch.rand(batch, device=DEVICE) < 0.7 if step % 2 else torch.tensor(step != 6, device=DEVICE)
+        options = {"betas": (0.5 + 0.01 * step, 0.99 - 0.01 * step), "accept": accept}
+        gram_row = plain.measure(row)
+        source = row.double() + 1
+        results = []
+        for yes, ring, target in ((False, plain, carried[0]), (True, fused, carried[1])):
+            use_kernels(monkeypatch, yes)
+            results.append(ring.push(row, gram_row, carry=(target, source), **options))
+        use_kernels(monkeypatch, False)
+        assert torch.equal(*results)
+    for key in ("rows", "gram", "decay", "momentum", "position", "count"):
+        assert torch.equal(getattr(plain, key), getattr(fused, key)), key
+    assert torch.equal(*carried)
+    assert plain.count.max() == 5
+
+
+CASES = [
+    {},
+    {"window_dtype": torch.bfloat16, "nesterov": True, "eps": 1e-2},
+    {"history": "gradient", "betas": (0.5, 0.9), "sgd_scale": 0.1},
+    {"scope": "parameter", "weight_decay": 0.1},
+    {"scope": "parameter", "history": "gradient", "nesterov": True, "betas": (0.5, 0.99)},
+]
+
+
+@pytest.mark.parametrize("options", CASES, ids=str)
+def test_steps(monkeypatch, options):
+    """Steps by kernels against steps by plain torch: no gradient now and then, a NaN, a late parameter."""
+    if INTERPRETED:  # fewer nodes, the same in both
+        monkeypatch.setattr(optimizer_module, "_DEFAULT_TOLERANCE", 1e-2)
+    runs = []
+    for yes in (False, True):
+        use_kernels(monkeypatch, yes)
+        generator = torch.Generator().manual_seed(1)
+        shapes = [(), (7,), (33, 5), (3, 0), (70,)]
+        parameters = [torch.nn.Parameter(torch.ones(shape, device=DEVICE)) for shape in shapes]
+        optimizer = GGT(
+            parameters, lr=1e-1, window=4, jitter=0.1 if INTERPRETED else 1e-6, solver="cholesky", **options
+        )
+        for step in range(7 if INTERPRETED else 30):
+            for index, p in enumerate(parameters):
+                p.grad = torch.randn(p.shape, generator=generator).to(DEVICE)
+                if (index == step % 4 and step < 3) or (index == 4 and step < 2):
+                    p.grad = None
+                elif step == 4:
+                    p.grad.fill_(torch.nan)
+            optimizer.step()
+        assert optimizer.skipped == 1
+        runs.append(torch.cat([p.detach().flatten() for p in parameters]))
+        assert runs[-1].isfinite().all()
+    tolerance = 2e-2 if INTERPRETED and "window_dtype" in options else 2e-6
+    torch.testing.assert_close(*runs, rtol=tolerance, atol=tolerance)
+    assert (runs[0] != 1).all()

@@ -1,0 +1,251 @@
+"""Whole steps on a GPU: equal to the CPU's, no synchronization, CUDA graphs, other streams, torch.compile, memory."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from torch_ggt import GGT
+from torch_ggt.kernels import gpu_kernels
+
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.filterwarnings("ignore:GGT skipped a step"),
+]
+
+OPTIONS = [
+    {},
+    {"window_dtype": torch.bfloat16, "weight_decay": 0.1},
+    {"window_dtype": torch.float64},
+    {"history": "gradient", "nesterov": True},
+    {"nesterov": True, "betas": (0.9, 0.99)},
+    {"scope": "parameter", "weight_decay": 0.1},
+    {"scope": "parameter", "history": "gradient", "window_dtype": torch.bfloat16},
+    {"jitter": 1e-3, "eps": 1e-2, "sgd_scale": 0.1, "maximize": True},
+]
+every_option = pytest.mark.parametrize("options", OPTIONS, ids=str)
+SHAPES = [(), (7,), (33, 5), (3, 4, 5, 2), (0, 3), (1025,)]
+
+
+class Run:
+    """Parameters on a device, an optimizer, and prescribed gradients."""
+
+    def __init__(self, device, **options):
+        generator = torch.Generator().manual_seed(0)
+        starts = [torch.randn(shape, generator=generator) for shape in SHAPES]
+        self.parameters = [nn.Parameter(start.to(device)) for start in starts]
+        self.optimizer = GGT(self.parameters, lr=1e-2, window=11, **options)
+
+    def give_gradients(self, step, *, bad=False, partly=False):
+        generator = torch.Generator().manual_seed(100 + step)
+        for index, p in enumerate(self.parameters):
+            gradient = torch.randn(p.shape, generator=generator).to(p.device)
+            if bad and index == 2:
+                gradient[0, 0] = torch.nan
+            if partly and index == step % 4:
+                p.grad = None
+            elif p.grad is None:
+                p.grad = gradient
+            else:
+                p.grad.copy_(gradient)  # a captured step reads the same memory again
+
+    def values(self):
+        return torch.cat([p.detach().cpu().flatten() for p in self.parameters])
+
+
+def test_the_kernels_are_in_use():
+    if torch.cuda.get_device_capability() < (8, 0):
+        pytest.skip("the kernels need compute capability 8.0")
+    assert gpu_kernels(torch.device("cuda", 0)) is not None
+
+
+@every_option
+@pytest.mark.parametrize("solver", ["auto", "eigh"])
+def test_equals_the_cpu(options, solver):
+    runs = []
+    for device in ("cpu", "cuda"):
+        run = Run(device, solver=solver, **options)
+        for step in range(40):
+            run.give_gradients(step, bad=step == 20, partly=step % 5 == 0)
+            run.optimizer.step()
+        assert run.optimizer.skipped == 1
+        runs.append(run.values())
+    assert (runs[0] - runs[1]).norm() <= 1e-4 * runs[0].norm()
+
+
+@every_option
+def test_no_synchronization(options):
+    run = Run("cuda", **options)
+    for step in range(3):
+        run.give_gradients(step)
+        run.optimizer.step()
+    for step in range(3, 6):
+        run.give_gradients(step, bad=step == 4)
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            run.optimizer.step()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    assert run.optimizer.skipped == 1
+
+
+@every_option
+def test_the_same_bits_again(options):
+    runs = []
+    for _ in range(2):
+        run = Run("cuda", **options)
+        for step in range(20):
+            run.give_gradients(step)
+            run.optimizer.step()
+        runs.append(run.values())
+    assert torch.equal(*runs)
+
+
+@every_option
+def test_a_captured_step_equals_an_eager_one(options):
+    eager, captured = (Run("cuda", capturable=True, **options) for _ in range(2))
+    for run in (eager, captured):
+        for step in range(3):
+            run.give_gradients(step)
+            run.optimizer.step()
+    graph = torch.cuda.CUDAGraph()
+    captured.give_gradients(3)
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        captured.optimizer.step()
+    for step in range(3, 30):
+        eager.give_gradients(step, bad=step == 9)
+        eager.optimizer.step()
+        captured.give_gradients(step, bad=step == 9)
+        graph.replay()
+    assert captured.optimizer.skipped == eager.optimizer.skipped == 1
+    assert torch.equal(eager.values(), captured.values())
+
+
+@pytest.mark.parametrize("scope", ["model", "parameter"])
+def test_a_whole_captured_training_step(scope):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(20, 30), nn.Tanh(), nn.Linear(30, 1)).cuda()
+    twin = copy.deepcopy(model)
+    x, y = torch.randn(64, 20, device="cuda"), torch.randn(64, 1, device="cuda")
+    optimizers = [GGT(m.parameters(), lr=1e-2, window=8, scope=scope, capturable=True) for m in (model, twin)]
+
+    def train(m, optimizer):
+        optimizer.zero_grad(set_to_none=True)
+        loss = (m(x) - y).square().mean()
+        loss.backward()
+        optimizer.step()
+
+    batches = torch.randn(44, 64, 20, device="cuda")
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for batch in batches[:4]:
+            x.copy_(batch)
+            train(model, optimizers[0])
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):  # nothing runs while it is captured
+        train(model, optimizers[0])
+    for batch in batches[4:]:
+        x.copy_(batch)
+        graph.replay()
+    for batch in batches:
+        x.copy_(batch)
+        train(twin, optimizers[1])
+    for p, q in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("scope", ["model", "parameter"])
+def test_on_another_stream(scope):
+    runs = []
+    for stream in (torch.cuda.current_stream(), torch.cuda.Stream()):
+        run = Run("cuda", scope=scope)
+        torch.cuda.synchronize()
+        with torch.cuda.stream(stream):
+            for step in range(20):
+                run.give_gradients(step)
+                run.optimizer.step()
+        torch.cuda.synchronize()
+        runs.append(run.values())
+    assert torch.equal(*runs)
+
+
+def test_new_gradients_every_step():
+    """set_to_none: gradients are other tensors each time, and here never at the same address."""
+    kept, runs = [], []
+    for fresh in (False, True):
+        run = Run("cuda")
+        for step in range(20):
+            run.give_gradients(step)
+            if fresh:
+                for p in run.parameters:
+                    kept.append(p.grad)
+                    p.grad = p.grad.clone()
+            run.optimizer.step()
+        runs.append(run.values())
+    assert torch.equal(*runs)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64], ids=str)
+def test_parameters_of_other_dtypes(dtype):
+    runs = []
+    for device in ("cpu", "cuda"):
+        generator = torch.Generator().manual_seed(0)
+        p = nn.Parameter(torch.randn(500, generator=generator).to(device, dtype))
+        q = nn.Parameter(
+            torch.randn(4, 3, 5, 5, generator=generator).to(device, dtype, memory_format=torch.channels_last)
+        )
+        optimizer = GGT([p, q], lr=1e-1, window=5)
+        for _ in range(10):
+            p.grad = torch.randn(p.shape, generator=generator).to(device, dtype)
+            q.grad = torch.randn(q.shape, generator=generator).to(device, dtype)
+            optimizer.step()
+        runs.append(torch.cat([t.detach().cpu().double().flatten() for t in (p, q)]))
+    assert (runs[0] - runs[1]).norm() <= (1e-2 if dtype != torch.float64 else 1e-9) * runs[0].norm()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("scope", ["model", "parameter"])
+def test_compiled_step(scope):
+    torch._dynamo.reset()
+    runs = []
+    for compiled in (False, True):
+        run = Run("cuda", scope=scope)
+        step_it = torch.compile(run.optimizer.step) if compiled else run.optimizer.step
+        for step in range(10):
+            run.give_gradients(step)
+            step_it()
+        runs.append(run.values())
+    assert (runs[0] - runs[1]).norm() <= 1e-4 * runs[0].norm()
+
+
+@pytest.mark.parametrize("window_dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_memory_beyond_the_window(window_dtype):
+    """At most 4·d float32 beyond parameters, gradients and the window."""
+    d, r = 20_000_000, 20
+    p = nn.Parameter(torch.zeros(d, device="cuda"))
+    p.grad = torch.randn_like(p)
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    optimizer = GGT([p], window=r, window_dtype=window_dtype)
+    for _ in range(3):
+        optimizer.step()
+    beyond = torch.cuda.max_memory_allocated() - before - r * d * window_dtype.itemsize
+    assert beyond <= 4 * 4 * d
+
+
+def test_the_second_device():
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two CUDA devices")
+    run = Run("cuda:1")
+    for step in range(5):
+        run.give_gradients(step)
+        run.optimizer.step()
+    twin = Run("cuda:0")
+    for step in range(5):
+        twin.give_gradients(step)
+        twin.optimizer.step()
+    assert torch.equal(run.values(), twin.values())

@@ -1,0 +1,25 @@
+"""The Triton kernels without a GPU: run by Triton's interpreter, in a process of its own."""
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+
+
+@needs_triton
+def test_kernels_under_the_interpreter():
+    """Triton reads TRITON_INTERPRET when it is imported, so that this needs a new process."""
+    source = HERE.parent / "src"
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "KERNEL_DEVICE": "cpu", "OMP_NUM_THREADS": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(source), str(HERE), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / "gpu" / "test_kernels.py")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=HERE.parent)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    assert int(re.search(r"(\d+) passed", done.stdout)[1]) > 100
