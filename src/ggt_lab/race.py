@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 
 import torch
 
+from ggt_lab.data import DataError
 from ggt_lab.optimizers import optimizer_factory
 from ggt_lab.pool import run_all
 from ggt_lab.problems import problem_class
@@ -74,11 +75,21 @@ def race(
 
 
 def execute(run: Run) -> Record:
-    """Train once, in this process."""
+    """Train once, in this process.
+
+    Raises:
+        DataError: the problem's data is not there.
+        RuntimeError: the problem or the optimizer raised; it names both, and their own error is its cause.
+    """
     torch.set_num_threads(1)  # parallelism is between runs
-    problem = problem_class(run.problem)(run.seed, torch.device(run.device))
-    torch.manual_seed(run.seed)
-    outcome = train(problem, optimizer_factory(run.optimizer), run.lr, steps=run.steps)
+    try:
+        problem = problem_class(run.problem)(run.seed, torch.device(run.device))
+        torch.manual_seed(run.seed)
+        outcome = train(problem, optimizer_factory(run.optimizer), run.lr, steps=run.steps)
+    except DataError:
+        raise
+    except Exception as error:
+        raise RuntimeError(f"problem {run.problem}, {run}: {type(error).__name__}: {error}") from error
     return {**asdict(run), "metric": problem.metric, **asdict(outcome)}
 
 
@@ -100,13 +111,15 @@ class Standing:
     """The same over seconds, up to the time that the fastest optimizer took."""
     log_final: float
     """log10 of the metric at the end."""
+    log_last_tenth: float
+    """Mean of log10 of the metric over the last tenth of the run: the end, without the luck of a single evaluation."""
     log_per_step: float
     """Mean of log10 of the metric over the run."""
     diverged: int
     """How many of its seeds diverged at this learning rate."""
 
 
-MEASURES = ("final", "per_step", "per_second", "log_final", "log_per_step")
+MEASURES = ("final", "per_step", "per_second", "log_final", "log_last_tenth", "log_per_step")
 _SMALLEST = 1e-16  # logarithms stop here: below is rounding
 
 
@@ -128,6 +141,9 @@ def measure(record: Record, by: str, *, horizon: float = math.inf) -> float:
         points = [(x, math.log10(max(y, _SMALLEST))) for x, y in points]
     if by in ("final", "log_final"):
         return points[-1][1]
+    if by == "log_last_tenth":
+        end = points[-1][0]
+        points = [(x, y) for x, y in points if x >= 0.9 * end]
     return _mean_along(points, horizon if by == "per_second" else math.inf)
 
 

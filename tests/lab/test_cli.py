@@ -36,6 +36,8 @@ def test_race_on_a_file_made_from_the_template(tmp_path):
     [
         (("race", "logistik"), "did you mean logistic"),
         (("race", "logistic", "--optimizers", "Adamm"), "did you mean Adam"),
+        (("reproduce", "S3"), "did you mean T3 or S2 or S1"),
+        (("spectrum", "digit"), "did you mean digits"),
     ],
 )
 def test_unknown_names(arguments, message, tmp_path):
@@ -45,7 +47,60 @@ def test_unknown_names(arguments, message, tmp_path):
     assert "Traceback" not in done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("where", ["import", "loss"])
+def test_a_users_file_that_raises_shows_its_own_traceback(where, tmp_path):
+    ggt("new-problem", "own.py", cwd=tmp_path)
+    text = (tmp_path / "own.py").read_text()
+    broken = "raise ValueError('my own mistake')\n"
+    marker = "    def loss(self)"
+    line = next(line for line in text.splitlines() if line.startswith(marker))
+    text = broken + text if where == "import" else text.replace(line, f"{line}\n        {broken}", 1)
+    (tmp_path / "own.py").write_text(text)
+    done = ggt("race", "own.py", "--optimizers", "SGD", "--lrs", 0.1, "--seeds", 1, "--steps", 2, cwd=tmp_path)
+    assert done.returncode == 1
+    assert "ValueError: my own mistake" in done.stderr
+    assert 'own.py", line' in done.stderr
+    assert "problem own.py" in done.stderr.splitlines()[-1]
+
+
+def test_race_spectrum_report(tmp_path):
+    race = ("race", "logistic", "--optimizers", "SGD", "GGT(window=5)", "--lrs", 0.1, 1, "--widen", 2, "--seeds", 2)
+    done = ggt(*race, "--steps", 30, "--out", "r", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for criterion in ("final suboptimality", "mean suboptimality per step", "mean suboptimality per second"):
+        assert f"logistic: {criterion}" in done.stdout
+    rates = {json.loads(line)["lr"] for line in (tmp_path / "r/results.jsonl").read_text().splitlines()}
+    assert len(rates) > 2  # widened
+    done = ggt("spectrum", "r", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "window of its own: 20 × 10" in done.stdout
+    assert "no window of its own" in done.stdout
+    assert len(list((tmp_path / "r").glob("spectrum-logistic-*.json"))) == 2
+    done = ggt("report", "r", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "r/report.html").read_text()
+    assert "GGT(window=5)" in page
+    assert "effective rank" in page
+
+
+def test_reproduce(tmp_path):
+    done = ggt("reproduce", "T1", "--smoke", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "holds" in done.stdout
+    assert "say nothing about the claims" in done.stdout
+    verdicts = json.loads((tmp_path / "out/reproduce/T1-smoke/verdicts.json").read_text())["verdicts"]
+    assert {verdict["command"] for verdict in verdicts} == {"cli.py reproduce T1 --smoke"}
+    assert "| T1: E‖∇f‖" in (tmp_path / "out/reproduce/T1-smoke/verdicts.md").read_text()
+
+
+def test_nothing_to_report(tmp_path):
+    done = ggt("report", ".", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stdout + done.stderr
+
+
 def test_list(tmp_path):
     text = ggt("list", cwd=tmp_path).stdout
     assert "logistic" in text
     assert "GGT" in text
+    assert "T3 (The adaptive ratio against its bound)" in " ".join(text.split())

@@ -76,9 +76,9 @@ def test_a_failing_problem_shows_its_own_traceback(tmp_path):
         "    def __init__(self, seed, device): raise OSError('no such disk')\n"
         "    def parameters(self): ...\n    def loss(self): ...\n    def evaluate(self): ...\n"
     )
-    with pytest.raises(OSError, match="no such disk") as caught:
+    with pytest.raises(RuntimeError, match=r"broken\.py, SGD, lr 1, seed 0: OSError: no such disk") as caught:
         race(grid(str(own), {"SGD": [1.0]}, [0]), Results(tmp_path / "r.jsonl"))
-    assert "broken.py" in str(caught.value.__cause__)
+    assert "line 3, in __init__" in str(caught.value.__cause__)
 
 
 def record(optimizer, lr, seed, values, status="done", seconds=1.0):
@@ -162,6 +162,8 @@ def test_logarithmic_measures():
     assert measure(run, "log_final") == -16
     assert measure(run, "log_per_step") == pytest.approx((1.0 - 8.0) / 2)
     assert measure(record("A", 0.1, 0, [1.0], status="diverged"), "log_final") == math.inf
+    long = record("A", 0.1, 0, [1.0] * 9 + [100.0, 1.0])
+    assert measure(long, "log_last_tenth") == pytest.approx(1.0)
 
 
 def test_a_grid_is_made_finer_around_its_best_point():

@@ -85,7 +85,10 @@ def _from_file(path: Path) -> type[Problem]:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module  # so that its classes can be pickled to worker processes
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise ImportError(f"problem {path} cannot be imported: {type(error).__name__}: {error}") from error
     if not hasattr(module, "Problem"):
         raise ValueError(f"{path} defines no class named Problem")
     cls: type[Problem] = module.Problem
