@@ -1,13 +1,14 @@
 """Work in parallel processes, each result on disk as soon as it is there: what is finished is never run again."""
 
 import multiprocessing
-from collections.abc import Callable, Iterable
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
 from ggt_lab.results import Record, Results, environment
 
-__all__ = ["Task", "run_all", "waiting"]
+__all__ = ["Task", "processes", "run_all", "waiting"]
 
 
 class Task(Protocol):
@@ -28,12 +29,23 @@ def waiting(tasks: Iterable[_T], results: Results) -> list[_T]:
     return list({task.key: task for task in tasks if task.key not in finished}.values())
 
 
+@contextmanager
+def processes(workers: int) -> Iterator[Executor]:
+    """So many processes to work in, started when there is something to do; what they wait for is dropped at the end."""
+    # Spawned, not forked: a forked process cannot use CUDA, and inherits thread pools that do not run.
+    pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
 def run_all(
     tasks: Iterable[_T],
     execute: Callable[[_T], Record],
     results: Results,
+    pool: Executor,
     *,
-    workers: int = 1,
     on_done: Callable[[_T, Record], None] | None = None,
 ) -> None:
     """Run what is not finished yet, and append each record as soon as it is there.
@@ -44,21 +56,13 @@ def run_all(
         tasks: what is wanted.
         execute: does one; a function of a module, so that a process can import it.
         results: where records go; each gets the task's key and the environment.
-        workers: processes.
+        pool: where to work, see `processes`.
         on_done: called after each.
     """
-    todo = waiting(tasks, results)
-    if not todo:
-        return
     made_in = environment()
-    # Spawned, not forked: a forked process cannot use CUDA, and inherits thread pools that do not run.
-    pool = ProcessPoolExecutor(min(workers, len(todo)), mp_context=multiprocessing.get_context("spawn"))
-    try:
-        jobs = {pool.submit(execute, task): task for task in todo}
-        for job in as_completed(jobs):
-            record = {"key": jobs[job].key, **job.result(), "environment": made_in}
-            results.append(record)
-            if on_done is not None:
-                on_done(jobs[job], record)
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+    jobs = {pool.submit(execute, task): task for task in waiting(tasks, results)}
+    for job in as_completed(jobs):
+        record = {"key": jobs[job].key, **job.result(), "environment": made_in}
+        results.append(record)
+        if on_done is not None:
+            on_done(jobs[job], record)

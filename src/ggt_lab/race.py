@@ -15,7 +15,7 @@ import torch
 
 from ggt_lab.data import DataError
 from ggt_lab.optimizers import optimizer_factory
-from ggt_lab.pool import run_all
+from ggt_lab.pool import processes, run_all
 from ggt_lab.problems import problem_class
 from ggt_lab.results import Record, Results
 from ggt_lab.train import train
@@ -71,7 +71,8 @@ def race(
     on_done: Callable[[Run, Record], None] | None = None,
 ) -> None:
     """Run what is not finished yet, in ``workers`` processes; interrupted, the same call goes on with the rest."""
-    run_all(runs, execute, results, workers=workers, on_done=on_done)
+    with processes(workers) as pool:
+        run_all(runs, execute, results, pool, on_done=on_done)
 
 
 def execute(run: Run) -> Record:

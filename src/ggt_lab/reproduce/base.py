@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from ggt_lab.pool import Task, run_all, waiting
+from ggt_lab.pool import Task, processes, run_all, waiting
 from ggt_lab.results import Record, Results
 from ggt_lab.verdict import Figure, Verdict, write_verdicts
 
@@ -75,10 +75,11 @@ def reproduce(
     results = Results(folder / "results.jsonl")
     tasks = list(experiment.first(settings))
     wanted: Sequence[Task] = tasks
-    while wanted:
-        run_all(wanted, experiment.execute, results, workers=workers, on_done=_counter(tasks, results, progress))
-        wanted = experiment.more(settings, tasks, _of(tasks, results))
-        tasks += wanted
+    with processes(workers) as pool:
+        while wanted:
+            run_all(wanted, experiment.execute, results, pool, on_done=_counter(tasks, results, progress))
+            wanted = experiment.more(settings, tasks, _of(tasks, results))
+            tasks += wanted
     records = _of(tasks, results)
     verdicts = experiment.verdicts(records, command)
     figures = experiment.draw(records, folder)
