@@ -14,7 +14,7 @@ demo: $(READY)    ## the paper's Figure 2 and a race on digits, in a page to ope
 	@rm -rf out/demo
 	@$(BIN)/ggt reproduce S1 --seeds 3 --out out/demo/S1
 	@$(BIN)/ggt reproduce S2 --seeds 2 --out out/demo/S2
-	@$(BIN)/ggt race digits --lrs 0.003 0.01 0.03 0.1 --seeds 2 --out out/demo/digits
+	@$(BIN)/ggt race digits --lrs 0.003 0.01 0.03 0.1 --widen 2 --seeds 2 --out out/demo/digits
 	@$(BIN)/ggt spectrum out/demo/digits
 	@$(BIN)/ggt report out/demo
 

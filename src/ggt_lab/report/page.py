@@ -128,7 +128,9 @@ def _exact(value: object) -> str:
 
 
 def _diagnosis(value: object) -> str:
-    """A number of a diagnosis, whatever its kind and size."""
+    """A number of a diagnosis, whatever its kind and size; several by name are given one after the other."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}: {_diagnosis(each)}" for name, each in value.items())
     if not isinstance(value, float) or not math.isfinite(value):
         return str(value)
     return f"{value:,.0f}" if 1e4 <= abs(value) < 1e9 else number(value)

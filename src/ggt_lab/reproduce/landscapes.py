@@ -38,6 +38,7 @@ _MEASURES = {
 }
 _LEVELS = (0.1, 0.03)
 _REQUIRED = 0.9
+_ENOUGH_SEEDS = 10
 _LARGEST_GRID = 14
 
 
@@ -124,7 +125,7 @@ class Landscape:
                             ),
                             spread=f"difference {mean:+.3f} ± {stdev(differences):.3f}",
                             n=len(differences),
-                            holds=share >= _REQUIRED if needs_share else is_negative(differences),
+                            holds=_settled(share, len(differences)) if needs_share else is_negative(differences),
                             command=command,
                         )
                     )
@@ -223,6 +224,13 @@ def _champions(records: Sequence[Record], by: str) -> dict[str, Standing]:
         family: next(standing for standing in ordered if standing.optimizer in specs)
         for family, specs in _FAMILIES.items()
     }
+
+
+def _settled(share: float, n: int) -> bool | None:
+    """Whether an ordering holds in the share of seeds that is asked for; few seeds that disagree decide nothing."""
+    if n < _ENOUGH_SEEDS and 1 - _REQUIRED < share < _REQUIRED:
+        return None
+    return share >= _REQUIRED
 
 
 def _share_by_instance(records: Sequence[Record], by: str, better: str, worse: str) -> float:
