@@ -238,7 +238,7 @@ def test_unpickled_optimizers_take_on_new_parameters():
 
 
 def gram_error(optimizer):
-    (block,) = optimizer._blocks
+    (block,) = optimizer.attached_blocks()
     rows = block.window.rows.double()
     return (block.window.gram - rows @ rows.T).abs().max().item()
 

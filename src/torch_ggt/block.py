@@ -18,31 +18,41 @@ the matrix's first        ``gram``                   (r, r) float64: K
 .                         ``skipped``                int64: steps skipped for a gradient that was not finite
 ========================  =========================  =================================================================
 
-A complex parameter appears as its real and imaginary parts, with a last dimension of 2.
+A complex parameter appears as its real and imaginary parts, with a last dimension of 2. Where columns are split over
+ranks (`sharding`), a block has the columns of this rank alone, and the window and momentum in the state are DTensors of
+the shapes above. A matrix over several devices of one process has a block on each; the matrix's own state is on the
+device of the parameter that holds it, with a copy on the others that makes the same steps.
 """
 
-from collections.abc import MutableMapping, Sequence
+import itertools
+from collections.abc import Callable, MutableMapping, Sequence
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
-from torch.nn import Parameter
 
 from torch_ggt import products
-from torch_ggt.flatten import Layout, as_real
+from torch_ggt.flatten import Layout
 from torch_ggt.kernels import gpu_kernels
 from torch_ggt.kernels.spans import ALIGNMENT, Spans
 from torch_ggt.memory import allocate_window
-from torch_ggt.window import GramRow, Window
+from torch_ggt.pieces import Piece, whole
+from torch_ggt.sharding import Claim, Local, Sharding
+from torch_ggt.window import GramRow, Window, mend_gram
 
-__all__ = ["WHOLE_BLOCK_KEYS", "Block", "Candidate", "Group", "State", "describe", "make_blocks", "partition"]
+__all__ = ["WHOLE_BLOCK_KEYS", "Block", "Candidate", "Group", "State", "attach", "describe", "make_blocks", "partition"]
 
 Group = dict[str, Any]
 State = MutableMapping[Tensor, dict[str, Any]]
 
 WHOLE_BLOCK_KEYS = ("gram", "decay", "momentum", "position", "count", "skipped")
+# What ranks must have in common, beside their parameters.
+_AGREED = (
+    *("scope", "betas", "eps", "window", "window_dtype", "history", "sgd_scale", "jitter", "nesterov"),
+    *("adjust_lr_fn", "solver", "nonfinite"),
+)
 _WIDE = (torch.float64, torch.complex128)
 
 
@@ -53,11 +63,15 @@ class Block:
         members: (param group, parameter) pairs, in order. Columns are allotted at a parameter's first gradient, so
             frozen parameters cost nothing.
         separate: every parameter has a matrix of its own; all must be of one param group.
+        sharding: which of their columns are here.
     """
 
-    def __init__(self, members: list[tuple[Group, Tensor]], *, separate: bool = False) -> None:
+    def __init__(
+        self, members: list[tuple[Group, Tensor]], *, separate: bool = False, sharding: Sharding | None = None
+    ) -> None:
         self.members = members
         self.separate = separate
+        self.sharding = sharding or Local()
         self.options = members[0][0]
         """The param group that speaks for the whole block."""
         self.allotted: list[tuple[Group, Tensor]] = []
@@ -65,6 +79,7 @@ class Block:
         self.skipped: Tensor
         self.rms_scale: Tensor
         """0.2·√(elements of the matrix), per matrix: the factor of adjust_lr_fn="match_rms_adamw"."""
+        self._pieces: list[Piece] = []
         self._row: Tensor
         self._row_views: list[Tensor] = []
         self._momentum: Tensor | None = None
@@ -83,23 +98,21 @@ class Block:
         return any(parameter.grad is not None for _, parameter in self.members)
 
     def attach(self, state: State, *, allot: bool) -> bool:
-        """Make the flat tensors hold what ``state`` says; False while no parameter has columns.
+        """`attach` for a matrix that is all in one block."""
+        return attach([[self]], state, self.sharding, allot=allot)
 
-        Args:
-            state: the optimizer's state.
-            allot: give columns to parameters that have a gradient and none yet.
-        """
-        allotted = [
+    def allotment(self, state: State, *, allot: bool) -> list[tuple[Group, Tensor]]:
+        """The members that have columns, and with ``allot`` those that have a gradient and none yet."""
+        return [
             (group, parameter)
             for group, parameter in self.members
             if (allot and parameter.grad is not None) or "window" in state.get(parameter, {})
         ]
-        if allotted and not (len(allotted) == len(self.allotted) and self._is_intact(state)):
-            self._rebuild(allotted, state)
-        return bool(allotted)
 
-    def _is_intact(self, state: State) -> bool:
-        """Whether the state still holds the views that were put there."""
+    def is_current(self, allotted: list[tuple[Group, Tensor]], state: State) -> bool:
+        """Whether the flat tensors are those of ``allotted``, and the state still holds the views of them."""
+        if len(allotted) != len(self.allotted):
+            return False
         for parameter, views in self._published.items():
             entry = state.get(parameter, {})
             for key, tensor in views.items():
@@ -107,55 +120,84 @@ class Block:
                     return False
         return True
 
-    def _rebuild(self, allotted: list[tuple[Group, Tensor]], state: State) -> None:
+    def draft(
+        self, allotted: list[tuple[Group, Tensor]], matrix: list[tuple[Group, Tensor]], state: State
+    ) -> tuple[Window, Callable[[], None]]:
+        """Flat tensors that hold what ``state`` says, and the call that puts them in place; nothing is changed before.
+
+        Args:
+            allotted: the members that have columns.
+            matrix: the same of all devices over which the matrix is spread.
+            state: the optimizer's state.
+        """
         parameters = [p for _, p in allotted]
         device = _common_device(parameters)
-        layout = Layout(parameters, ALIGNMENT)
-        matrices = [[p] for p in parameters] if self.separate else [parameters]
-        owners = [_owner(matrix, state) for matrix in matrices]
-        stored = [state[p]["window"] for p in parameters if "window" in state[p]]
+        pieces = [self.sharding.piece(p) for p in parameters]
+        layout = Layout([piece.local(p) for p, piece in zip(parameters, pieces, strict=True)], ALIGNMENT)
+        matrices = [[p] for p in parameters] if self.separate else [[p for _, p in matrix]]
+        owners = [_owner(members, state) for members in matrices]
+        stored = [state[p]["window"] for members in matrices for p in members if "window" in state[p]]
         dtype = stored[0].dtype if stored else self._row_dtype()
-        grams = [state[owner]["gram"] for owner in owners if owner is not None]
+        grams = [state[owner]["gram"] for owner in owners if "gram" in state[owner]]
         size = grams[0].shape[0] if grams else self.options["window"]
 
-        borders = layout.borders if self.separate else None
-        window = allocate_window(size, layout.columns, dtype, device, borders)
+        window = allocate_window(
+            size,
+            layout.columns,
+            dtype,
+            device,
+            layout.borders if self.separate else None,
+            sharding=self.sharding,
+            replicas=[
+                (right - left, self.sharding.replicas(p))
+                for p, (left, right) in zip(parameters, itertools.pairwise(layout.borders), strict=True)
+            ],
+        )
         row = torch.zeros(layout.columns, dtype=torch.promote_types(dtype, torch.float32), device=device)
         momentum = torch.zeros_like(row) if self.options["history"] == "momentum" else None
         skipped = torch.zeros_like(window.count)
-        numels = layout.numels if self.separate else layout.numel
+        numels = [sum(whole(p).numel for p in members) for members in matrices]
 
+        published: list[tuple[Tensor, str, Tensor]] = []
         momentum_views = [] if momentum is None else layout.views(momentum)
-        published = [
-            *((p, "window", view) for p, view in zip(parameters, layout.views(window.rows), strict=True)),
-            *((p, "momentum_buffer", view) for p, view in zip(parameters, momentum_views, strict=False)),
-        ]
-        for index, (matrix, owner) in enumerate(zip(matrices, owners, strict=True)):
+        for key, views in (("window", layout.views(window.rows)), ("momentum_buffer", momentum_views)):
+            for parameter, piece, view in zip(parameters, pieces, views, strict=False):
+                if key in state[parameter]:
+                    view.copy_(self.sharding.restore(piece, state[parameter][key]))
+                published.append((parameter, key, piece.present(view)))
+        for index, owner in enumerate(owners):
             for key in WHOLE_BLOCK_KEYS:
                 tensor = skipped if key == "skipped" else getattr(window, key)
-                published.append(
-                    (matrix[0] if owner is None else owner, key, tensor[index] if self.separate else tensor)
-                )
-        for parameter, key, tensor in published:
-            if key in state[parameter]:
-                tensor.copy_(state[parameter][key])
-        if grams:
-            window.mend_gram()
-        for parameter, key, tensor in published:  # only now: a failure above leaves the state as it was
-            state[parameter][key] = tensor
-        self.allotted = allotted
-        self.window, self.skipped = window, skipped
-        self.rms_scale = 0.2 * torch.tensor(numels, dtype=torch.float64, device=device).sqrt()
-        self._row, self._row_views = row, layout.views(row)
-        self._momentum, self._momentum_views = momentum, momentum_views
-        self._by_group = [
-            (group, [i for i, member in enumerate(allotted) if member[0] is group])
-            for group in {id(group): group for group, _ in allotted}.values()
-        ]
-        self._published = {p: {} for p in parameters}
-        for parameter, key, tensor in published:
-            self._published[parameter][key] = tensor
-        self._layout, self._patterns, self._gradients, self._values = layout, {}, None, None
+                tensor = tensor[index] if self.separate else tensor
+                if key in state[owner]:
+                    tensor.copy_(state[owner][key])
+                if any(owner is p for p in parameters):
+                    published.append((owner, key, tensor))
+
+        def commit() -> None:
+            for parameter, key, tensor in published:
+                state[parameter][key] = tensor
+            self.allotted = allotted
+            self.window, self.skipped = window, skipped
+            scales = 0.2 * torch.tensor(numels, dtype=torch.float64, device=device).sqrt()
+            self.rms_scale = scales if self.separate else scales[0]
+            self._pieces = pieces
+            self._row, self._row_views = row, layout.views(row)
+            self._momentum, self._momentum_views = momentum, momentum_views
+            self._by_group = [
+                (group, [i for i, member in enumerate(allotted) if member[0] is group])
+                for group in {id(group): group for group, _ in allotted}.values()
+            ]
+            self._published = {p: {} for p in parameters}
+            for parameter, key, tensor in published:
+                self._published[parameter][key] = tensor
+            self._layout, self._patterns, self._gradients, self._values = layout, {}, None, None
+
+        return window, commit
+
+    def forget(self) -> None:
+        """Give up columns that the state no longer knows."""
+        self.allotted, self._published = [], {}
 
     def _row_dtype(self) -> torch.dtype:
         if self.options["window_dtype"] is not None:
@@ -174,19 +216,13 @@ class Block:
                 )
         device = self._row.device
         for group, parameter in self.allotted:
-            if type(parameter) is not Parameter and hasattr(parameter, "device_mesh"):
-                raise RuntimeError(f"GGT: {describe(group, parameter)} is a DTensor; sharding is not supported yet")
             if parameter.device != device:
                 raise RuntimeError(
                     f"GGT: {describe(group, parameter)} is on {parameter.device}, but its optimizer state is on "
                     f"{device}. Move the model before the first step, or move both: save state_dict(), move the "
                     "parameters, make a new optimizer and load it."
                 )
-            if parameter.grad is not None and parameter.grad.is_sparse:
-                raise RuntimeError(
-                    f"GGT does not support sparse gradients, and {describe(group, parameter)} has one. Use "
-                    "sparse=False in the embedding, or give that parameter to torch.optim.SparseAdam."
-                )
+            _check_dense(group, parameter)
 
     # ---- one step --------------------------------------------------------------------------------------------------
 
@@ -200,7 +236,7 @@ class Block:
             if parameter.grad is None:
                 continue
             targets.append(self._row_views[index])
-            gradients.append(as_real(parameter.grad))
+            gradients.append(self._gradient(index))
             if self._momentum is not None:
                 momenta.append(self._momentum_views[index])
             if group["maximize"]:
@@ -226,6 +262,14 @@ class Block:
             return Candidate(self._row, active, carry=(self._momentum, updated[0]))
         return Candidate(self._row, active, momenta=momenta, updated=updated)
 
+    def _gradient(self, index: int) -> Tensor:
+        """The part of a gradient that is here."""
+        return self.sharding.gradient(self.allotted[index][1], self._pieces[index])
+
+    def _value(self, index: int) -> Tensor:
+        """The part of a parameter that is here, a view."""
+        return self._pieces[index].local(self.allotted[index][1])
+
     def _have_gradients(self) -> Tensor:
         """Which matrices have a gradient, on the device; copied once for every pattern, and nothing waits for it."""
         pattern = tuple(parameter.grad is not None for _, parameter in self.allotted)
@@ -238,14 +282,16 @@ class Block:
 
     def scatter(self, coefficients: Tensor, taken: Tensor) -> None:
         """p ← (1 - lr·weight_decay) p - lr·G c for every parameter with a gradient; unchanged where not ``taken``."""
-        if self._scatter_by_kernel(coefficients, taken):
-            return
+        if not self._scatter_by_kernel(coefficients, taken):
+            self._scatter_by_torch(coefficients, taken)
+
+    def _scatter_by_torch(self, coefficients: Tensor, taken: Tensor) -> None:
         self.window.expand(coefficients, out=self._row)
         for group, indices in self._by_group:
             chosen = [i for i in indices if self.allotted[i][1].grad is not None]
             if not chosen:
                 continue
-            parameters, updates = [as_real(self.allotted[i][1]) for i in chosen], [self._row_views[i] for i in chosen]
+            parameters, updates = [self._value(i) for i in chosen], [self._row_views[i] for i in chosen]
             lr, weight_decay = group["lr"], group["weight_decay"]
             lr = lr.reshape(()).to(self._row.device) if isinstance(lr, Tensor) else lr
             if weight_decay != 0:
@@ -272,7 +318,7 @@ class Block:
             return None
         if self._gradients is None:
             self._gradients = kernels.Addresses(self._layout.numels, self._row.device)
-        gradients = [as_real(parameter.grad) for _, parameter in self.allotted if parameter.grad is not None]
+        gradients = [self._gradient(index) for index in range(len(self.allotted))]
         table = self._gradients.of(gradients)
         if table is None:
             return None
@@ -298,7 +344,7 @@ class Block:
             return False
         if self._values is None:
             self._values = kernels.Addresses(self._layout.numels, self._row.device)
-        parameters = [as_real(parameter) for _, parameter in self.allotted]
+        parameters = [self._value(index) for index in range(len(self.allotted))]
         table = self._values.of(parameters)
         if table is None:
             return False
@@ -367,43 +413,110 @@ class Candidate:
             torch.where(taken, updated, momentum, out=momentum)
 
 
-def make_blocks(groups: list[Group]) -> list[Block]:
-    """The blocks of an optimizer with these param groups."""
-    if groups[0]["scope"] != "parameter":
-        return [Block(members) for members in partition(groups)]
-    together: dict[tuple[int, torch.device, bool], list[tuple[Group, Tensor]]] = {}
-    for ((group, parameter),) in partition(groups):
-        key = (id(group), parameter.device, parameter.dtype in _WIDE)
-        together.setdefault(key, []).append((group, parameter))
-    return [Block(members, separate=True) for members in together.values()]
+def make_blocks(groups: list[Group], sharding: Sharding) -> list[list[Block]]:
+    """The full matrices of an optimizer with these param groups: for each its blocks, one per device."""
+    if groups[0]["scope"] == "parameter":
+        together: dict[tuple[int, torch.device, bool], list[tuple[Group, Tensor]]] = {}
+        for ((group, parameter),) in partition(groups):
+            key = (id(group), parameter.device, parameter.dtype in _WIDE)
+            together.setdefault(key, []).append((group, parameter))
+        return [[Block(members, separate=True, sharding=sharding)] for members in together.values()]
+    matrices = []
+    for members in partition(groups):
+        by_device: dict[torch.device, list[tuple[Group, Tensor]]] = {}
+        for member in members:
+            by_device.setdefault(_device(member[1]), []).append(member)
+        matrices.append([Block(part, sharding=sharding) for part in by_device.values()])
+    return matrices
 
 
-def describe(group: Group, parameter: Tensor) -> str:
+def attach(matrices: list[list[Block]], state: State, sharding: Sharding, *, allot: bool) -> bool:
+    """Make the flat tensors of the blocks hold what ``state`` says; False while no parameter has columns.
+
+    Args:
+        matrices: full matrices, each as its blocks, one per device.
+        state: the optimizer's state.
+        sharding: that the blocks were made with.
+        allot: give columns to parameters that have a gradient and none yet.
+    """
+    wanted = [[(block, block.allotment(state, allot=allot)) for block in blocks] for blocks in matrices]
+    stale = [
+        parts
+        for parts in wanted
+        if not all(block.is_current(allotted, state) for block, allotted in parts) and any(a for _, a in parts)
+    ]
+    if stale:
+        sharding.agree(lambda: _claim(stale, state))
+    for parts in stale:
+        matrix = [member for _, allotted in parts for member in allotted]
+        resumed = any("gram" in state[parameter] for _, parameter in matrix)
+        drafts = [block.draft(allotted, matrix, state) for block, allotted in parts if allotted]
+        if resumed:
+            mend_gram([window for window, _ in drafts])
+        for block, allotted in parts:
+            if not allotted:
+                block.forget()
+        for _, commit in drafts:  # only now: a failure above leaves the state as it was
+            commit()
+    return any(allotted for parts in wanted for _, allotted in parts)
+
+
+def _claim(stale: list[list[tuple[Block, list[tuple[Group, Tensor]]]]], state: State) -> Claim:
+    """What all ranks must agree on before any of them makes a window."""
+    options: list[Any] = []
+    parameters: list[tuple[str, Tensor]] = []
+    for parts in stale:
+        matrix = [member for _, allotted in parts for member in allotted]
+        for group, parameter in matrix:
+            _common_device([parameter])
+            _check_dense(group, parameter)
+        block = parts[0][0]
+        counts = [int(state[p]["count"]) for _, p in matrix if "count" in state.get(p, {})]
+        made_with = {key: block.options[key] for key in _AGREED if key in block.options}
+        options.append({**made_with, "parameters": len(matrix), "rows in the window": counts or [0]})
+        parameters += [(describe(group, parameter, shape=False), parameter) for group, parameter in matrix]
+    return options, parameters
+
+
+def describe(group: Group, parameter: Tensor, *, shape: bool = True) -> str:
     """A parameter in words: by name if the optimizer was given names, else by its place in its group."""
-    index = next(i for i, p in enumerate(group["params"]) if p is parameter)
-    shape = tuple(parameter.shape)
-    if "param_names" in group:
-        return f"parameter {group['param_names'][index]!r} of shape {shape}"
-    return f"parameter {index} of its group, of shape {shape},"
+    named = "param_names" in group
+    index = next((i for i, p in enumerate(group.get("params", ())) if p is parameter), None)
+    words = f"parameter {group['param_names'][index]!r}" if named else f"parameter {index} of its group"
+    if not shape:
+        return words
+    return f"{words} of shape {tuple(parameter.shape)}" if named else f"{words}, of shape {tuple(parameter.shape)},"
 
 
-def _owner(matrix: list[Tensor], state: State) -> Tensor | None:
-    """The parameter that holds a matrix's own state, None for a matrix that is new."""
+def _check_dense(group: Group, parameter: Tensor) -> None:
+    if parameter.grad is not None and parameter.grad.is_sparse:
+        raise RuntimeError(
+            f"GGT does not support sparse gradients, and {describe(group, parameter)} has one. Use "
+            "sparse=False in the embedding, or give that parameter to torch.optim.SparseAdam."
+        )
+
+
+def _owner(matrix: list[Tensor], state: State) -> Tensor:
+    """The parameter that holds a matrix's own state, the first one for a matrix that is new."""
     owner = next((p for p in matrix if "gram" in state[p]), None)
     if owner is None and any("window" in state[p] for p in matrix):
         raise RuntimeError(
             "GGT: the state holds rows of a window but not its Gram matrix; load a complete state_dict, or clear "
             "optimizer.state to start with an empty window"
         )
-    return owner
+    return matrix[0] if owner is None else owner
+
+
+def _device(parameter: Tensor) -> torch.device:
+    return parameter.device
 
 
 def _common_device(parameters: list[Tensor]) -> torch.device:
     devices = list(dict.fromkeys(p.device for p in parameters))
     if len(devices) > 1:
-        raise ValueError(
-            f"GGT: one full matrix over several devices ({', '.join(map(str, devices))}) is not supported yet. Use "
-            "scope='parameter', or one param group per device with scope='group'."
+        raise RuntimeError(
+            f"GGT: parameters that were on one device are on several now ({', '.join(map(str, devices))}). Move the "
+            "model before the optimizer is made, or make a new optimizer and load the old one's state_dict()."
         )
     if devices[0].type == "meta":
         raise RuntimeError(

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import torch
 
+from torch_ggt.sharding import Sharding
 from torch_ggt.window import Window
 
 __all__ = ["allocate_window", "window_bytes"]
@@ -16,11 +17,18 @@ def window_bytes(size: int, columns: int, dtype: torch.dtype) -> int:
 
 
 def allocate_window(
-    size: int, columns: int, dtype: torch.dtype, device: torch.device, borders: Sequence[int] | None = None
+    size: int,
+    columns: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    borders: Sequence[int] | None = None,
+    *,
+    sharding: Sharding | None = None,
+    replicas: Sequence[tuple[int, int]] | None = None,
 ) -> Window:
     """A window, or an error that says how many bytes it needs and which r or dtype would fit."""
     try:
-        return Window(size, columns, borders=borders, dtype=dtype, device=device)
+        return Window(size, columns, borders=borders, dtype=dtype, device=device, sharding=sharding, replicas=replicas)
     except RuntimeError as error:  # a CPU allocation that fails is a plain RuntimeError
         free = _free_bytes(device)
         too_large = free is not None and window_bytes(size, columns, dtype) > free

@@ -14,15 +14,20 @@ import math
 import warnings
 from collections import defaultdict
 from collections.abc import Callable
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
 from torch_ggt import checkpoint
-from torch_ggt.block import Block, Candidate, Group, describe, make_blocks
+from torch_ggt.block import Block, Candidate, Group, attach, describe, make_blocks
 from torch_ggt.options import check_agreement, check_options
+from torch_ggt.sharding import Local, Sharding, check_group, choose, reduce_together
+from torch_ggt.window import GramRow
+
+if TYPE_CHECKING:  # a build of torch without distributed has none
+    from torch.distributed import ProcessGroup
 
 __all__ = ["GGT"]
 
@@ -69,7 +74,9 @@ class GGT(Optimizer):
             and CUDA graphs, where the host cannot look, it skips, too).
         maximize: maximize the objective.
         capturable: no checks on the host, for CUDA graph capture. All state lives on the device either way.
-        process_group: reserved for distributed training; None.
+        process_group: for models that are alike on several ranks (DDP): the ranks over which the window and the
+            work of a step are split. DTensors (FSDP2, tensor parallel) are split already and need none; see
+            docs/distributed.md.
 
     Example:
         >>> model = torch.nn.Linear(3, 1)
@@ -101,11 +108,13 @@ class GGT(Optimizer):
         nonfinite: str = "skip",
         maximize: bool = False,
         capturable: bool = False,
-        process_group: None = None,
+        process_group: "ProcessGroup | None" = None,
     ) -> None:
         if process_group is not None:
-            raise ValueError(f"process_group must be None in this version, got {process_group!r}")
-        self._blocks: list[Block] = []
+            check_group(process_group)
+        self._process_group = process_group
+        self._sharding: Sharding = Local()
+        self._matrices: list[list[Block]] = []
         self._blocks_made_for: list[tuple[int, list[int]]] = []
         self._warned = False
         defaults = {
@@ -157,13 +166,16 @@ class GGT(Optimizer):
                 loss = closure()
 
         self._init_group()
-        blocks = [block for block in self._blocks if block.has_gradient()]
+        matrices = self._active()
+        blocks = [block for matrix in matrices for block in matrix]
         candidates = [_gather(block) for block in blocks]
+        self._measure(matrices, candidates)
         taken = _all_finite(candidates)
         if not torch.compiler.is_compiling():
             self._report_nonfinite(blocks, taken)
         for block, candidate in zip(blocks, candidates, strict=True):
             _advance(block, candidate, taken[block.skipped.device])
+        self._sharding.share([p for block in blocks for _, p in block.allotted if p.grad is not None])
         self._count_skipped(taken)
         return loss
 
@@ -185,9 +197,14 @@ class GGT(Optimizer):
         ]
 
     def attached_blocks(self) -> list[Block]:
-        """The blocks that have a window, for tools that look inside, such as the spectrum's recorder."""
+        """The blocks that have a window, for tools that look inside, such as the spectrum's recorder.
+
+        One for each matrix: of one that is spread over several devices, the first device's.
+        """
         self._partition()
-        return [block for block in self._blocks if block.attach(self.state, allot=False)]
+        attach(self._matrices, self.state, self._sharding, allot=False)
+        first_shards = [next((block for block in matrix if block.allotted), None) for matrix in self._matrices]
+        return [block for block in first_shards if block is not None]
 
     # ---- saving and loading ----------------------------------------------------------------------------------------
 
@@ -199,15 +216,20 @@ class GGT(Optimizer):
         """
 
         def before(_: Optimizer, incoming: dict[str, Any]) -> dict[str, Any]:
-            checkpoint.check_loadable(incoming, self.param_groups)
+            def check() -> tuple[str, list[tuple[str, Tensor]]]:
+                checkpoint.check_loadable(incoming, self.param_groups)
+                return "load a state_dict", []
+
+            self._partition()
+            self._sharding.agree(check)
             return checkpoint.carry(incoming)
 
         def after(_: Optimizer) -> None:
             for entry in self.state.values():
                 checkpoint.unpack(entry)
             self._partition()
-            for block in self._blocks:  # copies now, so that nothing aliases the caller's tensors
-                block.attach(self.state, allot=False)
+            # Copies now, so that nothing aliases the caller's tensors.
+            attach(self._matrices, self.state, self._sharding, allot=False)
 
         # Ours run closest to torch's own loading, inside the user's hooks.
         handles = (
@@ -231,7 +253,8 @@ class GGT(Optimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._blocks, self._blocks_made_for = [], []
+        self._process_group = None  # belongs to a process, and cannot be saved
+        self._sharding, self._matrices, self._blocks_made_for = Local(), [], []
         self._warned = False
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "GGT":
@@ -239,6 +262,7 @@ class GGT(Optimizer):
         memo[id(self)] = twin
         # Not through our __getstate__: deepcopy keeps views together, and needs no extra copy of the window.
         twin.__setstate__(copy.deepcopy(super().__getstate__(), memo))
+        twin._process_group = self._process_group
         return twin
 
     # ---- blocks ----------------------------------------------------------------------------------------------------
@@ -247,7 +271,9 @@ class GGT(Optimizer):
         """Make the blocks, and make them again when param groups or their parameters were added or replaced."""
         made_for = [(id(group), [id(p) for p in group["params"]]) for group in self.param_groups]
         if made_for != self._blocks_made_for:
-            self._blocks = make_blocks(self.param_groups)
+            parameters = [p for group in self.param_groups for p in group["params"]]
+            self._sharding = choose(self._process_group, parameters)
+            self._matrices = make_blocks(self.param_groups, self._sharding)
             self._blocks_made_for = made_for
 
     def _init_group(self) -> None:
@@ -257,14 +283,30 @@ class GGT(Optimizer):
         """
         check_agreement(self.param_groups)
         self._partition()
-        for block in self._blocks:
-            if block.has_gradient():
-                block.attach(self.state, allot=True)
-                block.check()
+        with_gradient = [matrix for matrix in self._matrices if any(block.has_gradient() for block in matrix)]
+        attach(with_gradient, self.state, self._sharding, allot=True)
+        for matrix in with_gradient:
+            for block in matrix:
+                if block.allotted:
+                    block.check()
+
+    def _active(self) -> list[list[Block]]:
+        """The matrices that have a gradient, each as its blocks, one per device."""
+        active = [matrix for matrix in self._matrices if any(block.has_gradient() for block in matrix)]
+        return [[block for block in matrix if block.allotted] for matrix in active]
+
+    def _measure(self, matrices: list[list[Block]], candidates: list[Candidate]) -> None:
+        """k = W v for every matrix: the one thing that the shards of a window must tell each other."""
+        waiting = iter(candidates)
+        grouped = [[(block, next(waiting)) for block in matrix] for matrix in matrices]
+        partials = [[block.window.partial(candidate.row) for block, candidate in matrix] for matrix in grouped]
+        for matrix, sums in zip(grouped, reduce_together(self._sharding, partials), strict=True):
+            for (_, candidate), total in zip(matrix, sums, strict=True):
+                candidate.gram_row = GramRow(total)
 
     def _count_skipped(self, taken: dict[torch.device, Tensor]) -> None:
         """In every block, with a gradient or without: a step is skipped by all together."""
-        for block in self._blocks:
+        for block in (block for matrix in self._matrices for block in matrix):
             if block.allotted and taken:
                 flag = taken.get(block.skipped.device, next(iter(taken.values())))
                 block.skipped.add_(~flag.to(block.skipped.device))
@@ -290,9 +332,7 @@ class GGT(Optimizer):
 
 def _gather(block: Block) -> Candidate:
     beta1, _ = block.options["betas"]
-    candidate = block.gather(beta1=beta1, nesterov=block.options["nesterov"])
-    candidate.gram_row = block.window.measure(candidate.row)
-    return candidate
+    return block.gather(beta1=beta1, nesterov=block.options["nesterov"])
 
 
 def _all_finite(candidates: list[Candidate]) -> dict[torch.device, Tensor]:

@@ -9,6 +9,7 @@ dimension, one entry per matrix, and all of them are served together.
 """
 
 import copy
+import itertools
 from collections.abc import Sequence
 from types import ModuleType
 from typing import NamedTuple
@@ -18,9 +19,9 @@ from torch import Tensor
 
 from torch_ggt import inverse_root, products
 from torch_ggt.kernels import gpu_kernels
-from torch_ggt.sharding import Local, Sharding
+from torch_ggt.sharding import Local, Sharding, reduce_together
 
-__all__ = ["GramRow", "Window"]
+__all__ = ["GramRow", "Window", "mend_gram"]
 
 
 class GramRow(NamedTuple):
@@ -51,6 +52,8 @@ class Window:
         dtype: of the stored rows: float32, bfloat16 or float64.
         device: where all of it lives.
         sharding: sums over columns that are elsewhere, too.
+        replicas: (columns, n) for runs of neighbouring columns that are held by n processes each, of which this one
+            is one; with ``borders`` one run per matrix. None: all columns are held here alone.
 
     Attributes:
         rows: W, shape (r, d). The Gram is that of the rows *as stored*, rounding included.
@@ -80,6 +83,7 @@ class Window:
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
         sharding: Sharding | None = None,
+        replicas: Sequence[tuple[int, int]] | None = None,
     ) -> None:
         batch = () if borders is None else (len(borders) - 1,)
         self.borders = None if borders is None else tuple(borders)
@@ -91,6 +95,14 @@ class Window:
         self.count = torch.zeros(batch, dtype=torch.int64, device=device)
         self.sharding = sharding or Local()
         self._slots = torch.arange(size, device=device)
+        self._runs = self.borders
+        self._shares: Tensor | None = None
+        if replicas is not None and any(n != 1 for _, n in replicas):
+            if borders is None:  # neighbours alike are one run
+                alike = itertools.groupby(replicas, lambda run: run[1])
+                replicas = [(sum(length for length, _ in runs), n) for n, runs in alike]
+            self._runs = (0, *itertools.accumulate(length for length, _ in replicas))
+            self._shares = torch.tensor([[1 / n] for _, n in replicas], dtype=torch.float64, device=device)
 
     @property
     def size(self) -> int:
@@ -99,7 +111,11 @@ class Window:
 
     def measure(self, row: Tensor) -> GramRow:
         """The Gram row of a vector that may come in; reads the window once and writes nothing."""
-        return GramRow(self.sharding.all_reduce(products.gram_row(self.rows, row, self.borders)))
+        return GramRow(self.sharding.all_reduce(self.partial(row)))
+
+    def partial(self, row: Tensor) -> Tensor:
+        """What the columns that are here add to a Gram row, (..., r + 1): summed over all shards it is `measure`."""
+        return self._sums(self.rows, row)
 
     def push(
         self,
@@ -184,13 +200,6 @@ class Window:
         eigenvalues: Tensor = torch.linalg.eigvalsh(self.moment())
         return eigenvalues.flip(-1).clamp_min(0).sqrt()
 
-    def mend_gram(self) -> None:
-        """Recompute K if it is not the Gram of the rows, as when part of a state was lost; else leave its bits."""
-        found = torch.stack([products.gram_row(row[None], row, self.borders)[..., -1] for row in self.rows], -1)
-        if not torch.allclose(found, self.gram.diagonal(dim1=-2, dim2=-1), rtol=1e-9, atol=0.0):
-            rows = [products.gram_row(self.rows, row, self.borders)[..., :-1] for row in self.rows]
-            self.gram.copy_(torch.stack(rows, -2))
-
     def matrices(self) -> "list[Window]":
         """Each of its full matrices as a window of its own: views, which see what this one does."""
         if self.borders is None:
@@ -199,6 +208,8 @@ class Window:
         for (index,), columns in self._matrices():
             part = copy.copy(self)
             part.borders = None
+            part._runs = None if self._shares is None else (0, columns.stop - columns.start)
+            part._shares = None if self._shares is None else self._shares[index : index + 1]
             part.rows = self.rows[:, columns]
             for name in ("gram", "decay", "momentum", "position", "count"):
                 setattr(part, name, getattr(self, name)[index])
@@ -209,6 +220,17 @@ class Window:
         """Forget every row, in place: the hard window of the paper's theory."""
         for tensor in (self.rows, self.gram, self.decay, self.momentum, self.position, self.count):
             tensor.zero_()
+
+    def _sums(self, rows: Tensor, row: Tensor) -> Tensor:
+        sums = products.gram_row(rows, row, self._runs)
+        if self._shares is None:
+            return sums
+        sums = sums * self._shares
+        return sums if self.borders is not None else sums.sum(0)
+
+    def squares(self) -> Tensor:
+        """What the columns that are here add to the diagonal of K, (..., r)."""
+        return torch.stack([self._sums(row[None], row)[..., -1] for row in self.rows], -1)
 
     def _matrices(self) -> list[tuple[tuple[int, ...], slice]]:
         """The index of each matrix into the small state, and its columns."""
@@ -235,6 +257,22 @@ class Window:
         kernels.write(self.rows, row, slots, products.spans_of(self.rows, self.borders), carry)
         result: Tensor = newest.view(self.decay.shape)
         return result
+
+
+def mend_gram(windows: Sequence[Window]) -> None:
+    """Recompute K where it is not the Gram of the rows, as when part of a state was lost; else leave its bits.
+
+    Args:
+        windows: the shards of one window, one per device.
+    """
+    first = windows[0]
+    ((found, *_),) = reduce_together(first.sharding, [[window.squares() for window in windows]])
+    if torch.allclose(found, first.gram.diagonal(dim1=-2, dim2=-1), rtol=1e-9, atol=0.0):
+        return
+    partials = [[window.partial(window.rows[i])[..., :-1] for window in windows] for i in range(first.size)]
+    for i, sums in enumerate(reduce_together(first.sharding, partials)):
+        for window, products_of_row in zip(windows, sums, strict=True):
+            window.gram[..., i, :].copy_(products_of_row)
 
 
 def _replace_row(rows: Tensor, slot: Tensor, row: Tensor, taken: Tensor) -> None:

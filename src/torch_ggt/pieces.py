@@ -1,0 +1,146 @@
+"""Which part of a parameter has its columns on this rank. Geometry only: nothing here talks to other ranks.
+
+A part is always a box, offsets and sizes, of the kind that a DTensor can describe. So the state of a parameter that is
+split over ranks is a DTensor, whatever the parameter is, and torch's tools save it, load it and cut it anew.
+"""
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torch_ggt.flatten import as_real
+
+__all__ = ["Piece", "best_cut", "is_dtensor", "piece_of_dtensor", "slice_of", "whole"]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A box of one parameter, and how a tensor that holds this box of a state is presented to torch's tools.
+
+    Attributes:
+        shape: of the whole parameter; a complex one has a last dimension of 2.
+        offsets: where the box starts.
+        sizes: of the box; a 0 among them for a rank without any of it.
+        mesh: the DeviceMesh over which the parameter is split, None for a parameter that is not.
+        placements: of the parameter on that mesh.
+    """
+
+    shape: tuple[int, ...]
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+    mesh: Any = None
+    placements: tuple[Any, ...] = ()
+
+    @property
+    def numel(self) -> int:
+        """Elements of the whole parameter."""
+        return math.prod(self.shape)
+
+    def cut(self, tensor: Tensor) -> Tensor:
+        """The box of a whole plain tensor (..., *shape): a view."""
+        leading = tensor.dim() - len(self.shape)
+        for dim, (full, offset, size) in enumerate(zip(self.shape, self.offsets, self.sizes, strict=True), leading):
+            if size != full:
+                tensor = tensor.narrow(dim, min(offset, full), size)
+        return tensor
+
+    def local(self, tensor: Tensor) -> Tensor:
+        """The box of the parameter or of its gradient, as real numbers: a view."""
+        if is_dtensor(tensor):
+            return as_real(tensor.to_local())  # type: ignore[attr-defined]
+        return self.cut(as_real(tensor))
+
+    def present(self, part: Tensor) -> Tensor:
+        """A tensor (..., *sizes) that holds this box as the tensor (..., *shape) of which it is part."""
+        if self.mesh is None:
+            return part
+        from torch.distributed.tensor import DTensor  # noqa: PLC0415 - takes most of a second, and few need it
+
+        leading = part.shape[: part.dim() - len(self.shape)]
+        shape = torch.Size((*leading, *self.shape))
+        return DTensor.from_local(
+            part,
+            self.mesh,
+            [_moved(placement, len(leading)) for placement in self.placements],
+            run_check=False,
+            shape=shape,
+            stride=torch.empty(shape, device="meta").stride(),
+        )
+
+    def presents(self, value: Tensor) -> bool:
+        """Whether ``value`` is a DTensor that is split as `present` would split it."""
+        if not is_dtensor(value) or self.mesh is None:
+            return False
+        leading = value.dim() - len(self.shape)
+        placements = tuple(_moved(placement, leading) for placement in self.placements)
+        return bool(value.device_mesh == self.mesh and tuple(value.placements) == placements)  # type: ignore[attr-defined]
+
+
+def is_dtensor(tensor: Tensor) -> bool:
+    """Whether a tensor is a DTensor, found out without importing them."""
+    return type(tensor) is not torch.nn.Parameter and type(tensor) is not Tensor and hasattr(tensor, "device_mesh")
+
+
+def whole(parameter: Tensor) -> Piece:
+    """All of a parameter."""
+    shape = (*parameter.shape, 2) if parameter.is_complex() else tuple(parameter.shape)
+    return Piece(shape, (0,) * len(shape), shape)
+
+
+def piece_of_dtensor(parameter: Any) -> Piece:  # noqa: ANN401 - a DTensor, whose type is not imported here
+    """The shard that a DTensor has on this rank."""
+    if any(placement.is_partial() for placement in parameter.placements):
+        raise ValueError(f"GGT: a parameter with placements {parameter.placements} is a sum that was not made yet")
+    (chunk,) = parameter.__create_chunk_list__()
+    pairs = ((0, 2),) if parameter.is_complex() else ()
+    return Piece(
+        shape=whole(parameter).shape,
+        offsets=(*chunk.offsets, *(offset for offset, _ in pairs)),
+        sizes=(*chunk.sizes, *(size for _, size in pairs)),
+        mesh=parameter.device_mesh,
+        placements=tuple(parameter.placements),
+    )
+
+
+def slice_of(parameter: Tensor, rank: int, ranks: int, mesh: Any) -> Piece:  # noqa: ANN401 - a DeviceMesh
+    """The part that rank ``rank`` of ``ranks`` keeps of a parameter that all of them hold; a scalar is kept by all."""
+    from torch.distributed.tensor import Shard  # noqa: PLC0415
+
+    everything = whole(parameter)
+    dim = best_cut(everything.shape, ranks)
+    if dim is None:
+        return everything
+    full = everything.shape[dim]
+    size = -(-full // ranks)
+    start = min(rank * size, full)
+    offsets, sizes = list(everything.offsets), list(everything.sizes)
+    offsets[dim], sizes[dim] = start, min(size, full - start)
+    return Piece(everything.shape, tuple(offsets), tuple(sizes), mesh, (Shard(dim),))
+
+
+@functools.cache
+def best_cut(shape: tuple[int, ...], ranks: int) -> int | None:
+    """The dimension along which a tensor falls into the most equal parts, the first such; None for a scalar.
+
+    A part is ⌈s/ranks⌉ of the s slabs of that dimension, so that no rank has more than 1/ranks of the elements and
+    one slab.
+
+    Example:
+        >>> best_cut((3, 64), 4), best_cut((64, 64), 4), best_cut((), 4)
+        (1, 0, None)
+    """
+    largest = {dim: -(-size // ranks) / max(1, size) for dim, size in enumerate(shape)}
+    return min(largest, key=lambda dim: largest[dim], default=None)
+
+
+def _moved(placement: Any, by: int) -> Any:  # noqa: ANN401 - a Placement
+    """The placement of a tensor that has ``by`` more dimensions in front."""
+    if by == 0 or not hasattr(placement, "dim"):
+        return placement
+    if hasattr(placement, "split_factor"):
+        return type(placement)(placement.dim + by, split_factor=placement.split_factor)
+    return type(placement)(placement.dim + by)
