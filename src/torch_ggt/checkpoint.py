@@ -12,7 +12,7 @@ from torch import Tensor
 
 from torch_ggt.block import WHOLE_BLOCK_KEYS, partition
 
-__all__ = ["FORMAT_KEY", "FORMAT_VERSION", "Carried", "carry", "check_loadable", "unpack"]
+__all__ = ["FORMAT_KEY", "FORMAT_VERSION", "Carried", "carry", "check_loadable", "summary", "unpack"]
 
 FORMAT_KEY = "ggt_format"
 FORMAT_VERSION = 1
@@ -80,6 +80,14 @@ def check_loadable(state_dict: dict[str, Any], groups: list[dict[str, Any]]) -> 
                 f"GGT: the saved state is incomplete: it holds rows of a window, but {len(complete)} parameters hold "
                 f"all of {', '.join(WHOLE_BLOCK_KEYS)}, and exactly one must"
             )
+
+
+def summary(state_dict: dict[str, Any]) -> dict[str, Any]:
+    """What ranks that load a state together must have in common, small enough to compare."""
+    return {
+        "parameters in the saved groups": [len(group["params"]) for group in state_dict["param_groups"]],
+        "saved rows": [int(entry["count"]) for entry in state_dict["state"].values() if "count" in entry],
+    }
 
 
 def _check_shapes(entry: dict[str, Any], parameter: Tensor, size: int, index: int) -> None:

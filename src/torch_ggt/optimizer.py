@@ -23,7 +23,7 @@ from torch.optim.optimizer import Optimizer, ParamsT
 from torch_ggt import checkpoint
 from torch_ggt.block import Block, Candidate, Group, attach, describe, make_blocks
 from torch_ggt.options import check_agreement, check_options
-from torch_ggt.sharding import Local, Sharding, check_group, choose, reduce_together
+from torch_ggt.sharding import Claim, Local, Sharding, check_group, choose, reduce_together
 from torch_ggt.window import GramRow
 
 if TYPE_CHECKING:  # a build of torch without distributed has none
@@ -216,9 +216,9 @@ class GGT(Optimizer):
         """
 
         def before(_: Optimizer, incoming: dict[str, Any]) -> dict[str, Any]:
-            def check() -> tuple[str, list[tuple[str, Tensor]]]:
+            def check() -> Claim:
                 checkpoint.check_loadable(incoming, self.param_groups)
-                return "load a state_dict", []
+                return checkpoint.summary(incoming), []
 
             self._partition()
             self._sharding.agree(check)

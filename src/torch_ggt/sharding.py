@@ -318,16 +318,10 @@ def _compare(everyone: list[dict[str, Any]]) -> None:
     for rank, claim in enumerate(everyone):
         if claim["options"] != first["options"]:
             raise ValueError(
-                f"GGT: ranks disagree on the options of a full matrix: rank 0 has {first['options']}, rank {rank} has "
-                f"{claim['options']}. All ranks must make the same optimizer."
+                f"GGT: ranks disagree: rank 0 has {first['options']}, rank {rank} has {claim['options']}. All ranks "
+                "must make the same optimizer, load the same state, and have gradients for the same parameters."
             )
-        ours, theirs = first["parameters"], claim["parameters"]
-        if len(ours) != len(theirs):
-            raise ValueError(
-                f"GGT: ranks disagree on the parameters that have gradients: rank 0 has {len(ours)}, rank {rank} has "
-                f"{len(theirs)}. All ranks must give the same list, and the same parameters must have gradients."
-            )
-        for one, other in zip(ours, theirs, strict=True):
+        for one, other in zip(first["parameters"], claim["parameters"], strict=True):
             if one != other:
                 raise ValueError(
                     f"GGT: ranks disagree on a parameter: rank 0 has {_words(one)}, rank {rank} has {_words(other)}. "

@@ -1,0 +1,87 @@
+"""Run a function on several ranks of a gloo process group, each in a process of its own."""
+
+import datetime
+import multiprocessing
+import os
+import pickle
+import tempfile
+import traceback
+import warnings
+
+import torch
+import torch.distributed as dist
+
+TIMEOUT = 30  # seconds, of every collective
+
+_context = multiprocessing.get_context("forkserver")
+# The ranks are forked from a process that has done the slow imports.
+_context.set_forkserver_preload(
+    [
+        "torch",
+        "torch.distributed.checkpoint.state_dict",
+        "torch.distributed.fsdp",
+        "torch.distributed.tensor.parallel",
+        "torch_ggt",
+    ]
+)
+
+
+class RankError(Exception):
+    """What went wrong, on which rank."""
+
+
+def on_ranks(number, function, *arguments):
+    """The results of ``function(*arguments)``, one per rank; RankError if any of them raises or dies."""
+    outcomes = outcomes_on_ranks(number, function, *arguments)
+    for rank, (kind, value) in enumerate(outcomes):
+        if kind != "returned":
+            raise RankError(f"rank {rank} {kind}: {value}")
+    return [value for _, value in outcomes]
+
+
+def outcomes_on_ranks(number, function, *arguments):
+    """("returned", result), ("raised", "Type: message\\ntraceback") or ("died", exit code) for each rank."""
+    with tempfile.TemporaryDirectory() as folder:
+        pipes, processes = [], []
+        for rank in range(number):
+            receiver, sender = _context.Pipe(duplex=False)
+            process = _context.Process(target=_main, args=(rank, number, folder, sender, function, arguments))
+            process.start()
+            sender.close()
+            pipes.append(receiver)
+            processes.append(process)
+        outcomes = []
+        for receiver, process in zip(pipes, processes, strict=True):
+            try:
+                outcomes.append(pickle.loads(receiver.recv_bytes()) if receiver.poll(4 * TIMEOUT) else ("hung", None))
+            except EOFError:
+                process.join(TIMEOUT)
+                outcomes.append(("died", process.exitcode))
+        for process in processes:
+            process.join(TIMEOUT)
+            if process.is_alive():
+                process.kill()
+        return outcomes
+
+
+def _main(rank, number, folder, sender, function, arguments):
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")  # of torch.distributed, about itself
+    os.environ["TORCH_GGT_COMPILE"] = "0"
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{folder}/store",
+        rank=rank,
+        world_size=number,
+        timeout=datetime.timedelta(seconds=TIMEOUT),
+    )
+    try:
+        outcome = "returned", function(*arguments)
+    except Exception as error:
+        outcome = "raised", f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
+    sender.send_bytes(pickle.dumps(outcome))  # not send(): tensors would stay in the memory of a process that ends
+    sender.close()
+    if outcome[0] == "returned" and dist.is_initialized():
+        dist.barrier()
+        dist.destroy_process_group()
+    os._exit(0)  # threads of a broken group may never end
