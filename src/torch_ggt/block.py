@@ -25,6 +25,7 @@ device of the parameter that holds it, with a copy on the others that makes the 
 """
 
 import itertools
+import warnings
 from collections.abc import Callable, MutableMapping, Sequence
 from types import ModuleType
 from typing import Any
@@ -52,6 +53,10 @@ WHOLE_BLOCK_KEYS = ("gram", "decay", "momentum", "position", "count", "skipped")
 _AGREED = (
     *("scope", "betas", "eps", "window", "window_dtype", "history", "sgd_scale", "jitter", "nesterov"),
     *("adjust_lr_fn", "solver", "nonfinite"),
+)
+_DAMAGED = (
+    "GGT: the Gram matrix of the state is not that of the rows beside it, and was computed anew. If you did not change "
+    "the rows, they were damaged on their way: torch's broadcast_from_rank0, for one, wants contiguous tensors."
 )
 _WIDE = (torch.float64, torch.complex128)
 
@@ -451,8 +456,9 @@ def attach(matrices: list[list[Block]], state: State, sharding: Sharding, *, all
         matrix = [member for _, allotted in parts for member in allotted]
         resumed = any("gram" in state[parameter] for _, parameter in matrix)
         drafts = [block.draft(allotted, matrix, state) for block, allotted in parts if allotted]
-        if resumed:
-            mend_gram([window for window, _ in drafts])
+        complete = all("window" in state[parameter] for _, parameter in matrix)
+        if resumed and mend_gram([window for window, _ in drafts]) and complete:
+            warnings.warn(_DAMAGED, stacklevel=4)
         for block, allotted in parts:
             if not allotted:
                 block.forget()

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from torch_ggt.block import WHOLE_BLOCK_KEYS, partition
 
-__all__ = ["FORMAT_KEY", "FORMAT_VERSION", "Carried", "carry", "check_loadable", "summary", "unpack"]
+__all__ = ["FORMAT_KEY", "FORMAT_VERSION", "Carried", "carry", "check_loadable", "in_one_piece", "summary", "unpack"]
 
 FORMAT_KEY = "ggt_format"
 FORMAT_VERSION = 1
@@ -80,6 +80,21 @@ def check_loadable(state_dict: dict[str, Any], groups: list[dict[str, Any]]) -> 
                 f"GGT: the saved state is incomplete: it holds rows of a window, but {len(complete)} parameters hold "
                 f"all of {', '.join(WHOLE_BLOCK_KEYS)}, and exactly one must"
             )
+
+
+def in_one_piece(state: dict[Any, dict[str, Any]]) -> dict[Any, dict[str, Any]]:
+    """``state`` with contiguous copies of views on a CPU.
+
+    torch's ``broadcast_from_rank0`` with gloo sends the bytes of a view in another order than they are received (torch
+    2.13); nccl refuses a view, and a copy from a GPU is none.
+    """
+    return {
+        index: {
+            key: value.contiguous() if isinstance(value, Tensor) and value.device.type == "cpu" else value
+            for key, value in entry.items()
+        }
+        for index, entry in state.items()
+    }
 
 
 def summary(state_dict: dict[str, Any]) -> dict[str, Any]:

@@ -208,6 +208,15 @@ class GGT(Optimizer):
 
     # ---- saving and loading ----------------------------------------------------------------------------------------
 
+    def state_dict(self) -> dict[str, Any]:
+        """What `load_state_dict` takes: per-parameter state and param groups, as in every torch optimizer.
+
+        On a CPU windows are copies, one after the other; elsewhere they are views of the flat window, and torch.save
+        writes that once. Where a window is split over ranks, the entries are DTensors.
+        """
+        plain: dict[str, Any] = super().state_dict()
+        return {**plain, "state": checkpoint.in_one_piece(plain["state"])}
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load what `state_dict` returned; windows, Grams and counters keep their dtypes.
 
@@ -253,7 +262,8 @@ class GGT(Optimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._process_group = None  # belongs to a process, and cannot be saved
+        # A group belongs to its process and is not saved; torch calls this for every load_state_dict, too.
+        self._process_group = getattr(self, "_process_group", None)
         self._sharding, self._matrices, self._blocks_made_for = Local(), [], []
         self._warned = False
 

@@ -259,20 +259,24 @@ class Window:
         return result
 
 
-def mend_gram(windows: Sequence[Window]) -> None:
+def mend_gram(windows: Sequence[Window]) -> bool:
     """Recompute K where it is not the Gram of the rows, as when part of a state was lost; else leave its bits.
 
     Args:
         windows: the shards of one window, one per device.
+
+    Returns:
+        whether it had to.
     """
     first = windows[0]
     ((found, *_),) = reduce_together(first.sharding, [[window.squares() for window in windows]])
     if torch.allclose(found, first.gram.diagonal(dim1=-2, dim2=-1), rtol=1e-9, atol=0.0):
-        return
+        return False
     partials = [[window.partial(window.rows[i])[..., :-1] for window in windows] for i in range(first.size)]
     for i, sums in enumerate(reduce_together(first.sharding, partials)):
         for window, products_of_row in zip(windows, sums, strict=True):
             window.gram[..., i, :].copy_(products_of_row)
+    return True
 
 
 def _replace_row(rows: Tensor, slot: Tensor, row: Tensor, taken: Tensor) -> None:

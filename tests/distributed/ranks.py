@@ -77,7 +77,7 @@ def _main(rank, number, folder, sender, function, arguments):
     )
     try:
         outcome = "returned", function(*arguments)
-    except Exception as error:
+    except BaseException as error:  # the CheckpointException of torch is not an Exception
         outcome = "raised", f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
     sender.send_bytes(pickle.dumps(outcome))  # not send(): tensors would stay in the memory of a process that ends
     sender.close()

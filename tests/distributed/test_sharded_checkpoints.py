@@ -1,0 +1,201 @@
+"""Saved by any number of ranks in any mode, loaded by any other: the run goes on as if it had not stopped."""
+
+import itertools
+import os
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from modes import distance, make, train, whole_parameters
+from ranks import TIMEOUT, on_ranks, outcomes_on_ranks
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")  # one process needs none
+
+HALF, WHOLE = 8, 17
+MODES = {1: ("single",), 2: ("ddp", "fsdp"), 4: ("ddp", "hsdp", "fsdp_tp")}
+FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
+FROM_FIRST = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+
+
+def state_of(model, optimizer, options=None):
+    return {
+        "model": get_model_state_dict(model, options=options),
+        "optimizer": get_optimizer_state_dict(model, optimizer, options=options),
+    }
+
+
+def set_state(model, optimizer, state, options=None):
+    set_model_state_dict(model, state["model"], options=options)
+    set_optimizer_state_dict(model, optimizer, state["optimizer"], options=options)
+
+
+def local_state(optimizer):
+    return {
+        (index, key): value.to_local().clone() if hasattr(value, "to_local") else value.clone()
+        for index, entry in optimizer.state_dict()["state"].items()
+        for key, value in entry.items()
+    }
+
+
+def save_all(modes, folder, scope):
+    """Half a run in each mode, saved; then its other half."""
+    ends = {}
+    for mode in modes:
+        model, optimizer = make(mode, scope=scope)
+        train(mode, model, optimizer, 0, HALF)
+        name = f"{mode}-{dist.get_world_size() if dist.is_initialized() else 1}"
+        dcp.save(state_of(model, optimizer), checkpoint_id=folder / name, no_dist=not dist.is_initialized())
+        full = state_of(model, optimizer, FULL)
+        if not dist.is_initialized() or dist.get_rank() == 0:
+            torch.save(full, folder / f"{name}.pt")
+        train(mode, model, optimizer, HALF, WHOLE)
+        ends[mode] = whole_parameters(model), local_state(optimizer)
+    return ends
+
+
+def load_all(modes, folder, scope, names):
+    """The ends of runs that go on in each mode from each checkpoint, sharded and full."""
+    ends = {}
+    for mode, name in itertools.product(modes, names):
+        model, optimizer = make(mode, scope=scope)
+        state = state_of(model, optimizer)  # a dry-run step: torch learns the layout
+        dcp.load(state, checkpoint_id=folder / name, no_dist=not dist.is_initialized())
+        set_state(model, optimizer, state)
+        train(mode, model, optimizer, HALF, WHOLE)
+        ends[mode, name, "sharded"] = whole_parameters(model), local_state(optimizer)
+
+        model, optimizer = make(mode, scope=scope)
+        first = not dist.is_initialized() or dist.get_rank() == 0
+        full = torch.load(folder / f"{name}.pt", weights_only=True) if first else {"model": {}, "optimizer": {}}
+        set_state(model, optimizer, full, FROM_FIRST if dist.is_initialized() else None)
+        train(mode, model, optimizer, HALF, WHOLE)
+        ends[mode, name, "full"] = whole_parameters(model), local_state(optimizer)
+    return ends
+
+
+def run(n, function, *arguments):
+    """One result per rank; one rank is this process, without a process group."""
+    return [function(*arguments)] if n == 1 else on_ranks(n, function, *arguments)
+
+
+def check_resharding(folder, scope, ranks):
+    modes = {n: MODES[n] for n in ranks}
+    names = [f"{mode}-{n}" for n in ranks for mode in modes[n]]
+    saved = {n: run(n, save_all, modes[n], folder, scope) for n in ranks}
+    loaded = {n: run(n, load_all, modes[n], folder, scope, names) for n in ranks}
+    uninterrupted, _ = saved[1][0]["single"]
+    for n in ranks:
+        for rank, ends in enumerate(loaded[n]):
+            for (mode, name, kind), (parameters, state) in ends.items():
+                assert distance(parameters, uninterrupted) < 1e-9, (mode, n, name, kind)
+                if name == f"{mode}-{n}":  # the same layout: the same bits
+                    expected, expected_state = saved[n][rank][mode]
+                    assert all(torch.equal(parameters[key], expected[key]) for key in expected), (mode, n, kind)
+                    assert state.keys() == expected_state.keys()
+                    assert all(torch.equal(state[key], expected_state[key]) for key in state), (mode, n, kind)
+
+
+def test_one_and_two_ranks_read_each_other(tmp_path):
+    check_resharding(tmp_path, "model", (1, 2))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("scope", ["model", "group", "parameter"])
+def test_one_two_and_four_ranks_read_each_other(tmp_path, scope):
+    check_resharding(tmp_path, scope, (1, 2, 4))
+
+
+def save_once(mode, folder):
+    model, optimizer = make(mode)
+    train(mode, model, optimizer, 0, HALF)
+    dcp.save(state_of(model, optimizer), checkpoint_id=folder / "first")
+    train(mode, model, optimizer, HALF, HALF + 2)
+    if dist.get_rank() == 1:
+        dcp.FileSystemWriter.write_data = lambda *_: os._exit(9)
+    started = time.monotonic()
+    try:
+        dcp.save(state_of(model, optimizer), checkpoint_id=folder / "second")
+    except BaseException as error:  # torch's CheckpointException is not an Exception
+        return time.monotonic() - started, f"{type(error).__name__}: {error}"
+
+
+def load_once(mode, folder):
+    model, optimizer = make(mode)
+    state = state_of(model, optimizer)
+    dcp.load(state, checkpoint_id=folder / "first")
+    set_state(model, optimizer, state)
+    train(mode, model, optimizer, HALF, WHOLE)
+    return whole_parameters(model)
+
+
+def test_a_rank_that_dies_while_saving(tmp_path):
+    survivor, dead = outcomes_on_ranks(2, save_once, "ddp", tmp_path)
+    assert dead[0] == "died"
+    kind, (seconds, message) = survivor
+    assert kind == "returned"
+    assert message
+    assert seconds < TIMEOUT + 5
+    assert not (tmp_path / "second" / ".metadata").exists()  # so that nobody takes it for complete
+    model, optimizer = make("single")
+    train("single", model, optimizer, 0, WHOLE)
+    for parameters in on_ranks(2, load_once, "ddp", tmp_path):
+        assert distance(parameters, whole_parameters(model)) < 1e-9
+
+
+def load_of_another_model(folder):
+    model, optimizer = make("ddp-scalar")
+    state = state_of(model, optimizer)
+    dcp.load(state, checkpoint_id=folder / "single-1")
+
+
+def test_a_checkpoint_of_another_model(tmp_path):
+    save_all(("single",), tmp_path, "model")
+    for kind, value in outcomes_on_ranks(2, load_of_another_model, tmp_path):
+        assert kind == "raised"
+        assert "scale" in value  # the parameter that it has not
+
+
+def dry_run_and_train():
+    model, optimizer = make("ddp")
+    before = whole_parameters(model)
+    get_optimizer_state_dict(model, optimizer)
+    untouched = all(torch.equal(before[name], p) for name, p in whole_parameters(model).items())
+    rows = [int(entry["count"]) for entry in optimizer.state.values() if "count" in entry]
+    train("ddp", model, optimizer, 0, HALF)
+    other = make("ddp")
+    train("ddp", *other, 0, HALF)
+    ours, theirs = local_state(optimizer), local_state(other[1])
+    return untouched, rows, all(torch.equal(ours[key], theirs[key]) for key in theirs)
+
+
+def test_the_dry_run_step_leaves_no_trace():
+    assert on_ranks(2, dry_run_and_train) == 2 * [(True, [0], True)]
+
+
+STORED = Path(__file__).parent / "data" / "format-1.pt"
+
+
+def continue_stored(mode):
+    model, optimizer = make(mode)
+    stored = torch.load(STORED, weights_only=True)
+    options = StateDictOptions(full_state_dict=True)
+    set_state(model, optimizer, {"model": stored["model"], "optimizer": stored["optimizer"]}, options)
+    train(mode, model, optimizer, HALF, WHOLE)
+    return distance(whole_parameters(model), stored["end"])
+
+
+def test_old_checkpoints_keep_loading():
+    """Made by version 0.1.0 before it knew of ranks: the state after 8 steps, and the parameters after 17."""
+    assert continue_stored("single") < 1e-9
+    for mode in ("ddp", "fsdp"):
+        assert max(on_ranks(2, continue_stored, mode)) < 1e-9
