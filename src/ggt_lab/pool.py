@@ -42,7 +42,7 @@ def processes(workers: int) -> Iterator[Executor]:
 
 def run_all(
     tasks: Iterable[_T],
-    execute: Callable[[_T], Record],
+    execute: Callable[[_T], Record | None],
     results: Results,
     pool: Executor,
     *,
@@ -54,7 +54,8 @@ def run_all(
 
     Args:
         tasks: what is wanted.
-        execute: does one; a function of a module, so that a process can import it.
+        execute: does one; a function of a module, so that a process can import it. None: not finished, nothing is
+            appended.
         results: where records go; each gets the task's key and the environment.
         pool: where to work, see `processes`.
         on_done: called after each.
@@ -62,7 +63,10 @@ def run_all(
     made_in = environment()
     jobs = {pool.submit(execute, task): task for task in waiting(tasks, results)}
     for job in as_completed(jobs):
-        record = {"key": jobs[job].key, **job.result(), "environment": made_in}
+        result = job.result()
+        if result is None:
+            continue
+        record = {"key": jobs[job].key, **result, "environment": made_in}
         results.append(record)
         if on_done is not None:
             on_done(jobs[job], record)

@@ -10,6 +10,7 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import Protocol, TypeVar
 
 import torch
 
@@ -180,19 +181,37 @@ def standings(records: Sequence[Record], *, by: str = "final") -> list[Standing]
     return sorted(best.values(), key=lambda standing: float(getattr(standing, by)))
 
 
-def beyond_the_edge(runs: Sequence[Run], records: Sequence[Record], *, by: Sequence[str] = ("final",)) -> list[Run]:
+class _Rated(Protocol):
+    """A run at a learning rate: what a grid is made of."""
+
+    @property
+    def optimizer(self) -> str: ...
+
+    @property
+    def lr(self) -> float: ...
+
+
+_R = TypeVar("_R", bound=_Rated)
+
+
+def beyond_the_edge(runs: Sequence[_R], records: Sequence[Record], *, by: Sequence[str] = ("final",)) -> list[_R]:
     """The runs that widen, by one learning rate, every grid whose best point (by any of ``by``) is at its edge.
 
     Empty when every best learning rate lies inside of its grid. The new rate continues the grid's own ratio.
     """
-    wanted: list[Run] = []
+    wanted: list[_R] = []
     for standing in (s for name in by for s in standings(records, by=name) if s.at_edge):
         grid_rates = sorted({run.lr for run in runs if run.optimizer == standing.optimizer})
         low = standing.lr == grid_rates[0]
         inner, edge = (grid_rates[1], grid_rates[0]) if low else (grid_rates[-2], grid_rates[-1])
         rate = float(f"{edge * edge / inner:.6g}")  # of a decimal grid, the next decimal
-        wanted += [replace(run, lr=rate) for run in runs if (run.optimizer, run.lr) == (standing.optimizer, edge)]
+        wanted += [_at_rate(run, rate) for run in runs if (run.optimizer, run.lr) == (standing.optimizer, edge)]
     return list(dict.fromkeys(wanted))
+
+
+def _at_rate(run: _R, rate: float) -> _R:
+    changed: _R = replace(run, lr=rate)  # type: ignore[type-var] # every run is a dataclass
+    return changed
 
 
 def around_the_best(runs: Sequence[Run], records: Sequence[Record], *, by: Sequence[str] = ("final",)) -> list[Run]:

@@ -116,8 +116,9 @@ class Ablations:
             return []
         return beyond_the_edge(runs, _races(records), by=[_MEASURE])
 
-    def execute(self, task: Run | DirectionTask) -> Record:
+    def execute(self, task: Run | DirectionTask, settings: Settings) -> Record:
         """One run, or one set of directions."""
+        del settings
         return execute(task) if isinstance(task, Run) else measure_direction(task)
 
     def verdicts(self, records: Sequence[Record], command: str) -> list[Verdict]:

@@ -134,8 +134,9 @@ class HardWindow:
         del settings, tasks, records
         return []
 
-    def execute(self, task: HardWindowTask) -> Record:
+    def execute(self, task: HardWindowTask, settings: Settings) -> Record:
         """One run."""
+        del settings
         return run_hard_window(task)
 
     def verdicts(self, records: Sequence[Record], command: str) -> list[Verdict]:

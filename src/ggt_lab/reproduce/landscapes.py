@@ -92,8 +92,9 @@ class Landscape:
             wanted += wider or around_the_best(mine, mine_records, by=list(_MEASURES))
         return wanted
 
-    def execute(self, task: Run) -> Record:
+    def execute(self, task: Run, settings: Settings) -> Record:
         """One run of a race."""
+        del settings
         return execute(task)
 
     def verdicts(self, records: Sequence[Record], command: str) -> list[Verdict]:

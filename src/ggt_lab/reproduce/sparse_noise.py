@@ -166,8 +166,9 @@ class SparseStarts:
         del settings, tasks, records
         return []
 
-    def execute(self, task: RatioTask) -> Record:
+    def execute(self, task: RatioTask, settings: Settings) -> Record:
         """One instance."""
+        del settings
         return measure_ratios(task)
 
     def verdicts(self, records: Sequence[Record], command: str) -> list[Verdict]:
@@ -276,8 +277,9 @@ class RatioGrowth:
         del settings, tasks, records
         return []
 
-    def execute(self, task: RatioTask) -> Record:
+    def execute(self, task: RatioTask, settings: Settings) -> Record:
         """One instance."""
+        del settings
         return measure_ratios(task)
 
     def verdicts(self, records: Sequence[Record], command: str) -> list[Verdict]:
