@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
+from rich.markup import escape
 
 from ggt_lab.commands.console import console
 from ggt_lab.commands.race import RaceCommand
@@ -59,8 +60,8 @@ def main() -> None:
     command = tyro.cli(commands, prog="ggt", description="Full-matrix adaptive optimization: races and experiments.")
     try:
         command.run()
-    except ValueError as error:
-        console.print(f"[bold red]error:[/] {error}", highlight=False)
+    except (ValueError, OSError) as error:
+        console.print(f"[bold red]error:[/] {escape(str(error))}", highlight=False)
         sys.exit(2)
 
 

@@ -2,8 +2,6 @@
 
 import math
 import os
-import shlex
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,6 +13,7 @@ from rich.table import Table
 
 from ggt_lab.commands.console import all_cores, console, progress_bar
 from ggt_lab.reproduce import Settings, experiment, reproduce
+from ggt_lab.results import command_line
 from ggt_lab.verdict import Verdict
 
 __all__ = ["ReproduceCommand"]
@@ -55,7 +54,7 @@ class ReproduceCommand:
                 chosen,
                 folder,
                 Settings(seeds, smoke=self.smoke, device=self.device, deadline=time.monotonic() + self.seconds),
-                command=shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+                command=command_line(),
                 workers=self.workers,
                 progress=report,
             )
@@ -64,7 +63,7 @@ class ReproduceCommand:
             return
         console.print(_table(f"{chosen.name}: {chosen.title}", outcome.verdicts))
         if self.smoke:
-            console.print("These are tiny sizes: the verdicts above say nothing about the claims.")
+            console.print("These are tiny sizes: nothing about the claims is decided.")
         figures = ", ".join(str(figure.path) for figure in outcome.figures)
         console.print(f"Results: {outcome.results}\nFigures: {figures}\nA page with all of it: ggt report {folder}")
 
