@@ -113,6 +113,7 @@ def _scopes() -> list[Case]:
 
 
 def _baselines() -> list[Case]:
+    named: list[tuple[str, int | None, str | None]]
     named = [("GGT", 200, "bfloat16"), ("GGT", 200, "float32"), ("GGT", 20, "float32"), ("torchzero GGT", 20, None)]
     named += [(name, None, None) for name in ("SGD", "Adam", "Muon", "SOAP", "Shampoo")]
     made = []

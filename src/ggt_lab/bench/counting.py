@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.autograd import DeviceType  # type: ignore[attr-defined]
 
 __all__ = ["host_syncs", "launches", "peak_bytes"]
 
@@ -16,7 +17,7 @@ def launches(call: Callable[[], object]) -> dict[str, Any]:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         call()
         torch.cuda.synchronize()
-    started = [event for event in profile.events() or () if event.device_type == torch.autograd.DeviceType.CUDA]
+    started = [event for event in profile.events() or () if event.device_type == DeviceType.CUDA]
     microseconds: dict[str, float] = {}
     for event in started:
         name = event.name[:80]

@@ -2,6 +2,8 @@
 
 import json
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -40,8 +42,8 @@ def kernels(device: torch.device, bandwidth: float, *, d: int, r: int, dtype: st
     spans = Spans([0, d], r, device)
     floor = r * d * kind.itemsize / bandwidth * 1e3
 
-    def ms(call: Any) -> Any:  # noqa: ANN401 - a time, or an error's words
-        return attempt(lambda: measure(call, device).median_ms)
+    def ms(call: Callable[[], object]) -> Any:  # noqa: ANN401 - a time, or an error's words
+        return attempt(_ms, call, device)
 
     passes: dict[str, dict[str, Any]] = {"W v": {}, "WT c": {}, "WT c and update": {}}
     result: dict[str, Any] = {"d": d, "r": r, "dtype": dtype, "floor_of_one_pass_ms": floor, "errors": {}}
@@ -57,21 +59,22 @@ def kernels(device: torch.device, bandwidth: float, *, d: int, r: int, dtype: st
             for warps in (4, 8):
                 gram: dict[str, Any] = {"bits": bits, "block_rows": block_rows, "block_columns": block_columns}
                 gram["warps"] = warps
-                passes["W v"][json.dumps(gram)] = ms(lambda o=gram: gpu.gram_row(rows, v, spans, **o))
+                passes["W v"][json.dumps(gram)] = ms(partial(gpu.gram_row, rows, v, spans, **gram))
     blocks = ((512, 4), (1024, 4), (1024, 8), (2048, 8), (2048, 4), (256, 2))
     for arithmetic in ("float64", "pair"):
         for block, warps in blocks:
             expand: dict[str, Any] = {"arithmetic": arithmetic, "block": block, "warps": warps}
-            passes["WT c"][json.dumps(expand)] = ms(lambda o=expand: gpu.expand(rows, c, spans, out, **o))
+            passes["WT c"][json.dumps(expand)] = ms(partial(gpu.expand, rows, c, spans, out, **expand))
     addresses = gpu.Addresses([d], rows.device)
     target = torch.zeros(d, device=device)
     taken = torch.ones((), dtype=torch.bool, device=device)
     table = addresses.of([target])
+    assert table is not None
     update: dict[str, Any] = {"separate": False, "lr": 1e-3, "weight_decay": 0.1, "taken": taken}
     for block, warps in blocks:
         options: dict[str, Any] = {"block": block, "warps": warps}
         passes["WT c and update"][json.dumps(options)] = ms(
-            lambda o=options: gpu.update(rows, c, table, addresses, torch.float32, spans, (0, 1), **update, **o)
+            partial(gpu.update, rows, c, table, addresses, torch.float32, spans, (0, 1), **update, **options)
         )
     if checked:
         exact = products._gram_row_by_blocks(rows, v.to(kind))
@@ -100,7 +103,7 @@ def root(device: torch.device, bandwidth: float, *, r: int, batch: int) -> dict[
         batch: how many.
     """
     del bandwidth
-    options = {"dtype": torch.float64, "device": device}
+    options: Any = {"dtype": torch.float64, "device": device}
     G = torch.randn(batch, r + 50, r, **options) * torch.logspace(0, -4, r, **options)
     M, a = G.mT @ G, torch.zeros(batch, r, **options)
     a[:, r // 3] = 1
@@ -114,9 +117,7 @@ def root(device: torch.device, bandwidth: float, *, r: int, batch: int) -> dict[
         result["eigh"] = measure(lambda: by_torch("eigh"), device, repeats=10).median_ms
     for tolerance in (1e-6, 1e-8):
         name = f"cholesky {tolerance:.0e}"
-        result[name] = attempt(
-            lambda tolerance=tolerance: measure(lambda: by_torch("cholesky", tolerance), device).median_ms
-        )
+        result[name] = attempt(_ms, partial(by_torch, "cholesky", tolerance), device)
         result[f"{name}, error"] = relative_error(G, by_torch("cholesky", tolerance), u)
     if device.type != "cuda":
         return result
@@ -133,14 +134,24 @@ def root(device: torch.device, bandwidth: float, *, r: int, batch: int) -> dict[
             found: Tensor = gpu.coefficients(M, decay, a, eps=_EPS, jitter=_JITTER, tolerance=1e-8, **variant)
             return found
 
-        result[name] = attempt(lambda solve=solve: measure(solve, device).median_ms)
-        result[f"{name}, captured"] = attempt(lambda solve=solve: measure(captured(solve), device).median_ms)
-        result[f"{name}, error"] = attempt(lambda solve=solve: relative_error(G, solve(), u))
+        result[name] = attempt(_ms, solve, device)
+        result[f"{name}, captured"] = attempt(_captured_ms, solve, device)
+        result[f"{name}, error"] = attempt(_error_of, solve, G, u)
     # Last: torch's batched Cholesky cannot be captured everywhere, and a failed capture spoils the process.
-    result["cholesky 1e-08, captured"] = attempt(
-        lambda: measure(captured(lambda: by_torch("cholesky")), device).median_ms
-    )
+    result["cholesky 1e-08, captured"] = attempt(_captured_ms, partial(by_torch, "cholesky"), device)
     return result
+
+
+def _ms(call: Callable[[], object], device: torch.device) -> float:
+    return measure(call, device).median_ms
+
+
+def _captured_ms(call: Callable[[], object], device: torch.device) -> float:
+    return measure(captured(call), device).median_ms
+
+
+def _error_of(solve: Callable[[], Tensor], G: Tensor, u: Tensor) -> float:
+    return relative_error(G, solve(), u)
 
 
 def relative_error(G: Tensor, c: Tensor, u: Tensor) -> float:

@@ -1,5 +1,6 @@
 """The step as the paper costs it, O(dr²): the whole Gram and its eigenvectors, or the SVD of the window (claim O2)."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -39,12 +40,14 @@ def by_eigh_in_the_span(G: Tensor, v: Tensor) -> Tensor:
     del v
     values, vectors = torch.linalg.eigh(G.t() @ G)
     root = (values + _JITTER * values.mean()).clamp_min(0).sqrt()
-    return G @ (vectors @ (vectors[0] / (root + _EPS)))
+    u: Tensor = G @ (vectors @ (vectors[0] / (root + _EPS)))
+    return u
 
 
 def _apply(U: Tensor, root: Tensor, v: Tensor) -> Tensor:
     projected = U.t() @ v
-    return U @ (projected / (root + _EPS)) + (v - U @ projected) / _EPS
+    u: Tensor = U @ (projected / (root + _EPS)) + (v - U @ projected) / _EPS
+    return u
 
 
 METHODS: dict[str, dict[str, Callable[[Tensor, Tensor], Tensor]]] = {
@@ -82,12 +85,13 @@ def paper(
     G = torch.randn(d, r, device=device)
     v = G[:, 0].clone()
     for name, function in METHODS[method].items():
-        attempt(lambda function=function: function(G, v))  # workspaces and handles are made here
-        single = attempt(lambda function=function: seconds_of(lambda: function(G, v), device))
+        attempt(function, G, v)  # workspaces and handles are made here
+        calls[name] = functools.partial(function, G, v)
+        single = attempt(seconds_of, calls[name], device)
         if isinstance(single, str):
             result.setdefault("errors", {})[name] = single
+            del calls[name]
             continue
-        calls[name] = lambda function=function: function(G, v)
         rounds = max(3, min(rounds, int(seconds / single)))
     times = interleaved(calls, device, rounds=rounds)
     result["times"] = {name: summarize(values).as_dict() for name, values in times.items()}

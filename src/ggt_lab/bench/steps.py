@@ -100,7 +100,7 @@ def make_optimizer(
 def _muon(parameters: Sequence[nn.Parameter]) -> Callable[[], object]:
     matrices = [p for p in parameters if p.dim() == 2]
     vectors = [p for p in parameters if p.dim() != 2]
-    steps = [torch.optim.Muon(matrices).step] if matrices else []
+    steps: list[Callable[[], object]] = [torch.optim.Muon(matrices).step] if matrices else []
     if vectors:
         steps.append(torch.optim.Adam(vectors, fused=True).step)
 
@@ -152,7 +152,7 @@ def step(
     """
     parameters = make_parameters(shapes, device, d=d)
     elements = sum(p.numel() for p in parameters)
-    windowed = {key: value for key, value in (("r", r), ("dtype", dtype)) if value is not None}
+    windowed: dict[str, Any] = {key: value for key, value in (("r", r), ("dtype", dtype)) if value is not None}
     result: dict[str, Any] = {"d": elements, "tensors": len(parameters), **windowed, "scope": scope}
     taken: list[Callable[[], object]] = []
 

@@ -62,7 +62,7 @@ def measure(call: Call, device: torch.device, *, repeats: int = 30, seconds: flo
     repeats = max(_FEWEST, min(repeats, int(seconds / max(single, 1e-9))))
     if device.type != "cuda":
         return summarize([1e3 * seconds_of(call, device) for _ in range(repeats)])
-    pairs = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(repeats)]
+    pairs = [(_event(), _event()) for _ in range(repeats)]
     for start, end in pairs:
         start.record()
         call()
@@ -106,7 +106,7 @@ def interleaved(
 
 def captured(call: Call, *, warmup: int = 3) -> Callable[[], None]:
     """The same call as a CUDA graph: what the device needs when the host is not in the way."""
-    stream = torch.cuda.Stream()
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for _ in range(warmup):
@@ -145,14 +145,18 @@ def seconds_of(call: Call, device: torch.device, calls: int = 1) -> float:
     return time.perf_counter() - start
 
 
+def _event() -> Any:  # noqa: ANN401 - torch gives it no type
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+
 def _wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
-def attempt(call: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever the call returns
+def attempt(call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - whatever it returns
     """The result, or the error as text: one variant that fails must not take the others with it."""
     try:
-        return call()
+        return call(*arguments, **options)
     except Exception as error:
         return f"{type(error).__name__}: {str(error)[:300]}"

@@ -106,7 +106,7 @@ def training(
         for _ in range(options.get("window", 0) + 2):
             step()
         if mode == "captured":
-            made = attempt(lambda step=step: captured(step))
+            made = attempt(captured, step)
             if isinstance(made, str):
                 failed[name] = made
                 break  # the process is not to be trusted after this
