@@ -1,8 +1,8 @@
 """What GGT would need for a model: bytes of window per GPU, the time of a step, and the largest window that fits.
 
 Time is predicted with the model of `ggt_lab.calibration`, whose constants were measured; `check_against` says how far
-off it is, predicting every measured case from all the others. ``python -m ggt_lab.plan FOLDER…`` measures them anew from
-folders of records.
+off it is, predicting every measured case from all the others. ``python -m ggt_lab.plan FOLDER…`` takes the constants
+anew from folders of records.
 """
 
 import statistics
@@ -168,7 +168,8 @@ def make_plan(
         launch_s=calibration.small_s,
         collectives_s=collectives,
         host_s=calibration.host_s,
-        fits={kind: largest_window(columns, kind, _USABLE * memory - model) for kind in DTYPES},
+        # More rows than columns would span nothing new.
+        fits={kind: min(parameters, largest_window(columns, kind, _USABLE * memory - model)) for kind in DTYPES},
     )
 
 

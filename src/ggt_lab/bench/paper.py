@@ -13,7 +13,7 @@ from ggt_lab.bench.timing import attempt, interleaved, seconds_of, summarize
 __all__ = ["METHODS", "by_eigh", "by_eigh_in_the_span", "by_svd", "paper"]
 
 _EPS = 1e-8
-_JITTER = 1e-6  # of the mean eigenvalue: without it, directions of rounding noise have a vote
+_SMALLEST = 1e-6  # eigenvalue, of the mean: below it there is rounding noise, in float32
 
 
 def by_eigh(G: Tensor, v: Tensor) -> Tensor:
@@ -24,7 +24,7 @@ def by_eigh(G: Tensor, v: Tensor) -> Tensor:
         v: (d,).
     """
     values, vectors = torch.linalg.eigh(G.t() @ G)
-    root = (values + _JITTER * values.mean()).clamp_min(0).sqrt()
+    root = values.clamp_min(_SMALLEST * values.mean()).sqrt()
     U = G @ (vectors / root)
     return _apply(U, root, v)
 
@@ -39,7 +39,7 @@ def by_eigh_in_the_span(G: Tensor, v: Tensor) -> Tensor:
     """The cheapest form: v is the first column of G, so that one product with G is enough after eigh."""
     del v
     values, vectors = torch.linalg.eigh(G.t() @ G)
-    root = (values + _JITTER * values.mean()).clamp_min(0).sqrt()
+    root = values.clamp_min(_SMALLEST * values.mean()).sqrt()
     u: Tensor = G @ (vectors @ (vectors[0] / (root + _EPS)))
     return u
 

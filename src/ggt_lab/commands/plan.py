@@ -54,7 +54,7 @@ class PlanCommand:
             gpus=self.gpus,
             replicated=self.replicated,
             memory=parse_bytes(self.memory, "memory"),
-            bandwidth=(self.bandwidth and parse_bytes(self.bandwidth, "bandwidth", per_second=True)) or None,
+            bandwidth=None if self.bandwidth is None else parse_bytes(self.bandwidth, "bandwidth", per_second=True),
             network_bandwidth=parse_bytes(self.network_bandwidth, "network bandwidth", per_second=True),
             network_latency=parse_seconds(self.network_latency, "network latency"),
         )
@@ -94,7 +94,7 @@ def _calibration(folders: Sequence[Path]) -> tuple[Calibration, list[float]]:
 
 
 def _table(plan: Plan) -> Table:
-    share = f" on each of {plan.gpus} GPUs" if plan.gpus > 1 else ""
+    share = f", shared by {plan.gpus} GPUs; of each GPU:" if plan.gpus > 1 else ""
     table = Table(title=f"{plan.parameters:,} parameters, window {plan.window} in {plan.dtype}{share}")
     table.title_justify = "left"
     for heading, justify in (("memory", "left"), ("", "right"), ("time of a step", "left"), ("", "right")):

@@ -14,8 +14,6 @@ from ggt_lab.results import Record
 
 __all__ = ["draw_speed"]
 
-_MARKERS = {"bfloat16": "o", "float32": "s"}
-
 
 def draw_speed(records: Sequence[Record], folder: Path) -> list[Path]:
     """Draw what the records have: ``steps``, ``training`` and ``baselines`` in the folder, as PNG and PDF.
@@ -48,32 +46,35 @@ def _where(records: Sequence[Record]) -> str:
 
 
 def _draw_steps(results: Sequence[dict[str, Any]], path: Path, where: str) -> list[Path]:
-    """Lines of r over d, and of d over r; the floor dashed in the same colour."""
-    figure, panels = plt.subplots(1, 2, figsize=(10.5, 4.4), sharey=True, layout="constrained")
-    for axes, (x, other) in zip(panels, (("d", "r"), ("r", "d")), strict=True):
-        _lines(axes, results, x=x, other=other)
-        axes.set_xlabel({"d": "parameters d", "r": "window r"}[x])
-        for which in ("x", "y"):
-            log_axis(axes, which)
-        quiet(axes)
-    panels[0].set_ylabel("ms per step")
+    """A row of panels per dtype: lines of r over d, and of d over r; the floor dashed in the same colour."""
+    dtypes = sorted({result["dtype"] for result in results})
+    height = 3.6 * len(dtypes) + 0.6
+    figure, panels = plt.subplots(
+        len(dtypes), 2, figsize=(10.5, height), sharex="col", sharey=True, layout="constrained", squeeze=False
+    )
+    for row, dtype in zip(panels, dtypes, strict=True):
+        mine = [result for result in results if result["dtype"] == dtype]
+        for axes, (x, other) in zip(row, (("d", "r"), ("r", "d")), strict=True):
+            _lines(axes, mine, x=x, other=other)
+            for which in ("x", "y"):
+                log_axis(axes, which)
+            quiet(axes)
+        row[0].set_ylabel(f"ms per step, {dtype}")
+    for axes, words in zip(panels[-1], ("parameters d", "window r"), strict=True):
+        axes.set_xlabel(words)
     return save(figure, path, title=f"GGT step (marks) and its floor 2·r·d·bytes / copy bandwidth (dashed), {where}")
 
 
 def _lines(axes: Axes, results: Sequence[dict[str, Any]], *, x: str, other: str) -> None:
-    lines: dict[tuple[int, str], list[tuple[int, float, float]]] = defaultdict(list)
+    lines: dict[int, list[tuple[int, float, float]]] = defaultdict(list)
     for result in results:
-        lines[result[other], result["dtype"]].append((result[x], _best(result), result["floor_ms"]))
-    colors = dict(zip(sorted({key[0] for key in lines}), itertools.cycle(COLORS), strict=False))
-    for (value, dtype), unordered in sorted(lines.items()):
+        lines[result[other]].append((result[x], _best(result), result["floor_ms"]))
+    for (value, unordered), color in zip(sorted(lines.items()), itertools.cycle(COLORS), strict=False):
         points = sorted(unordered)
         places = [point[0] for point in points]
-        label = f"{other} = {value:.3g}" if dtype == sorted(k[1] for k in lines if k[0] == value)[0] else None
-        style = {"color": colors[value], "linewidth": 1.2}
-        axes.plot(places, [point[1] for point in points], marker=_MARKERS[dtype], markersize=4, label=label, **style)
-        axes.plot(places, [point[2] for point in points], linestyle="--", alpha=0.6, **style)
-    for dtype in sorted({key[1] for key in lines}):
-        axes.plot([], [], color="0.4", marker=_MARKERS[dtype], linestyle="", label=dtype)
+        label = f"{other} = {value:.3g}"
+        axes.plot(places, [point[1] for point in points], color=color, marker="o", markersize=4, label=label)
+        axes.plot(places, [point[2] for point in points], color=color, linestyle="--", alpha=0.6)
     axes.legend(frameon=False, fontsize=8)
 
 
@@ -91,13 +92,13 @@ def _draw_training(records: Sequence[Record], path: Path) -> list[Path]:
         places = [group + number * width for group in range(len(records))]
         heights = [record["result"]["over_SGD"].get(name, float("nan")) for record in records]
         bars = axes.bar(places, heights, width=0.92 * width, color=color, label=name)
-        axes.bar_label(bars, fmt="%.2f", fontsize=7)
+        axes.bar_label(bars, fmt="%.3f", fontsize=7)
     axes.axhline(1.0, color="black", linewidth=0.8)
     labels = [f"{r['result']['model']}\n{r['result']['mode']}" for r in records]
     axes.set_xticks([group + 0.4 - width / 2 for group in range(len(records))], labels, fontsize=9)
     axes.set_ylabel("time over SGD's")
     axes.set_ylim(bottom=0)
-    axes.legend(frameon=False, fontsize=8, ncols=2, loc="lower right", framealpha=0.9)
+    axes.legend(frameon=False, fontsize=8, ncols=len(names), loc="lower left", bbox_to_anchor=(0, 1))
     quiet(axes)
     return save(figure, path, title=f"A training step with GGT over one with SGD, {_where(records)}")
 
