@@ -12,6 +12,7 @@ import pytest
 import scipy.linalg
 import torch
 
+import ggt_lab.commands.bench as command
 from ggt_lab.bench import cpu, kernels, paper, run, steps, timing, training
 from ggt_lab.bench.cases import KINDS, Case, cases
 from ggt_lab.bench.summary import figures, promises, write_summary
@@ -22,7 +23,8 @@ SOURCE = str(Path(run.__file__).parents[2])
 
 
 @pytest.fixture(autouse=True)
-def _children_find_the_package(monkeypatch):
+def _children_find_the_package_and_compile_nothing(monkeypatch):
+    monkeypatch.setenv("TORCH_GGT_COMPILE", "0")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (SOURCE, os.environ.get("PYTHONPATH")))))
 
 
@@ -370,3 +372,50 @@ def test_figures_are_drawn_from_records_alone(tmp_path):
     assert [file.name for file in files if file.suffix == ".png"] == ["steps.png", "training.png", "baselines.png"]
     assert all(file.stat().st_size > 5_000 for file in files)
     assert draw_speed([], tmp_path) == []
+
+
+# ---- the commands ----------------------------------------------------------------------------------------------------
+
+
+def test_ggt_bench_measures_sums_up_and_goes_on(tmp_path, monkeypatch, capsys):
+    small = {"figure": "step", "d": 50, "r": 2, "rounds": 2}
+    wanted = [Case("cpu_step_d300000_r100", "cpu", small), Case("cpu_bad", "cpu", {**small, "figure": "none"})]
+    monkeypatch.setattr(command, "cases", lambda what, *, quick: wanted)
+    command.BenchCommand(device="cpu", out=tmp_path, seconds=0).run()
+    assert "2 cases are left" in capsys.readouterr().out
+    command.BenchCommand(device="cpu", out=tmp_path).run()
+    words = " ".join(capsys.readouterr().out.split())
+    assert "failed: cpu_bad: ValueError: figure must be" in words
+    assert "CPU step, d = 50, r = 2" in words
+    assert ("MISSED" in words) or ("met" in words)
+    command.BenchCommand(out=tmp_path / "summary", records=(tmp_path,)).run()
+    summed = json.loads((tmp_path / "summary" / "speed.json").read_text())
+    assert {line["case"] for line in summed["figures"]} == {"cpu_step_d300000_r100"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"what": ("speed",)}, "unknown kind of case 'speed'"),
+        ({"what": ("steps",), "device": "cpu"}, "without a GPU there is --what cpu"),
+        ({"device": "tpu"}, "device must be cuda or cpu, got 'tpu'"),
+        ({"records": (Path("nowhere"),)}, "no such folder of records: nowhere"),
+    ],
+)
+def test_ggt_bench_says_what_is_wrong(options, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        command.BenchCommand(out=tmp_path, **options).run()
+
+
+def test_the_plain_command(tmp_path):
+    def bench(*arguments):
+        words = [sys.executable, "-m", "ggt_lab.bench", "--out", str(tmp_path), *arguments]
+        return subprocess.run(words, capture_output=True, text=True, check=False)
+
+    if not torch.cuda.is_available():
+        assert "need a GPU" in bench("--what", "steps").stderr
+    for number, record_ in enumerate(made_up(good=False)):
+        (tmp_path / f"{number}.json").write_text(json.dumps(record_))
+    done = bench("--records", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "MISSED     1.501 ≤ 1.5   step over the floor" in done.stdout

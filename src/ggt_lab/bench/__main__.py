@@ -27,8 +27,12 @@ def main() -> int:
     parser.add_argument("--device", choices=("cuda", "cpu"), help="cuda where there is one")
     parser.add_argument("--quick", action="store_true", help="only the cases with a promised figure")
     parser.add_argument("--seconds", type=float, help="stop after so long; the same command goes on")
+    parser.add_argument("--records", type=Path, nargs="+", help="measure nothing: sum these folders up into --out")
     parser.add_argument("--list", action="store_true", help="name the cases and do nothing")
     arguments = parser.parse_args()
+    if arguments.records:
+        _sum_up(read_cases(arguments.records), arguments.out)
+        return 0
     device = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
     if device == "cuda" and not torch.cuda.is_available():
         parser.error("--device cuda, but torch sees no CUDA device here")
@@ -47,15 +51,19 @@ def main() -> int:
 
     records = run_cases(wanted, arguments.out, device=device, seconds=arguments.seconds, on_done=say)
     left = unfinished(wanted, records)
-    _, promised = write_summary(read_cases([arguments.out]), arguments.out / "speed.json")
+    if left:
+        print(f"{len(left)} cases are left: the same command goes on with them")
+    _sum_up(read_cases([arguments.out]), arguments.out)
+    return 0
+
+
+def _sum_up(records: list[Record], out: Path) -> None:
+    _, promised = write_summary(records, out / "speed.json")
     for promise in promised:
         if promise.figure is not None:
             sign = "≤" if promise.at_most else "≥"
-            print(f"{promise.verdict:>7}  {promise.figure:8.3g} {sign} {promise.target:<5g} {promise.what}")
-    if left:
-        print(f"{len(left)} cases are left: the same command goes on with them")
-    print(f"Results: {arguments.out / 'speed.json'}")
-    return 0
+            print(f"{promise.verdict:>7}  {promise.figure:8.4g} {sign} {promise.target:<5g} {promise.what}")
+    print(f"Results: {out / 'speed.json'}")
 
 
 if __name__ == "__main__":

@@ -106,6 +106,7 @@ def measure_case(case: Case, device: torch.device) -> Record:
     """The record of one case, measured here; an error is a record, too."""
     start = time.perf_counter()
     record: Record = {"case": case.name, "kind": case.kind, "options": case.options, "device": device.type}
+    record["environment"] = _environment(device)  # now: a device that has failed says nothing more
     try:
         torch.manual_seed(0)
         bandwidth = copy_bandwidth(device)
@@ -117,7 +118,6 @@ def measure_case(case: Case, device: torch.device) -> Record:
     except Exception as error:
         record.update(status="failed", error=f"{type(error).__name__}: {str(error)[:1000]}")
     record["seconds"] = time.perf_counter() - start
-    record["environment"] = _environment(device)
     return record
 
 
@@ -125,10 +125,7 @@ def _environment(device: torch.device) -> Record:
     where = environment()
     where["triton"] = _version("triton")
     if device.type == "cuda":
-        try:
-            where.update(cuda=torch.version.cuda, capability=list(torch.cuda.get_device_capability()))
-        except RuntimeError:  # a device that failed says nothing more
-            where.update(cuda=torch.version.cuda)
+        where.update(cuda=torch.version.cuda, capability=list(torch.cuda.get_device_capability()))
     return where
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from rich.table import Table
 
-from ggt_lab.bench.cases import KINDS, cases
+from ggt_lab.bench.cases import KINDS, Case, cases
 from ggt_lab.bench.run import read_cases, run_cases, unfinished
 from ggt_lab.bench.summary import Line, Promise, write_summary
 from ggt_lab.commands.console import console, progress_bar
@@ -31,9 +31,17 @@ class BenchCommand:
     """Stop after so long; the same command goes on."""
     out: Path = Path("out/bench")
     """Folder of the results: one JSON per case, speed.json and the figures."""
+    records: tuple[Path, ...] = ()
+    """Measure nothing: sum up what is in these folders, and draw it, into the folder of the results."""
 
     def run(self) -> None:
         """Measure what is not finished, sum up, draw."""
+        if self.records:
+            missing = [str(folder) for folder in self.records if not folder.is_dir()]
+            if missing:
+                raise ValueError(f"no such folder of records: {', '.join(missing)}")
+            self._sum_up(read_cases(self.records))
+            return
         device = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
         if device not in ("cuda", "cpu"):
             raise ValueError(f"device must be cuda or cpu, got {device!r}")
@@ -43,7 +51,16 @@ class BenchCommand:
             raise ValueError("without a GPU there is --what cpu; the other kinds are too large")
         if device == "cuda" and not torch.cuda.is_available():
             raise ValueError("torch sees no CUDA device here; --device cpu measures the CPU's step")
-        failed: list[Record] = []
+        records = self._measure(wanted, device)
+        self._sum_up(read_cases([self.out]))
+        for record in records:
+            if record["status"] != "done":
+                console.print(f"{record['status']}: {record['case']}: {record['error']}", style="red", markup=False)
+        left = unfinished(wanted, records)
+        if left:
+            console.print(f"{len(left)} cases are left: the same command goes on with them")
+
+    def _measure(self, wanted: Sequence[Case], device: str) -> list[Record]:
         with progress_bar(self.out) as report:
             report(0, len(wanted), "")
             done = 0
@@ -51,23 +68,17 @@ class BenchCommand:
             def count(record: Record) -> None:
                 nonlocal done
                 done += 1
-                if record["status"] == "failed":
-                    failed.append(record)
                 report(done, len(wanted), record["case"])
 
-            records = run_cases(wanted, self.out, device=device, seconds=self.seconds, on_done=count)
-        everything = read_cases([self.out])
-        lines, promised = write_summary(everything, self.out / "speed.json")
+            return run_cases(wanted, self.out, device=device, seconds=self.seconds, on_done=count)
+
+    def _sum_up(self, records: Sequence[Record]) -> None:
+        lines, promised = write_summary(records, self.out / "speed.json")
         console.print(_figures(lines))
         measured = [promise for promise in promised if promise.figure is not None]
         if measured:
             console.print(_promises(measured))
-        for record in failed:
-            console.print(f"failed: {record['case']}: {record['error']}", style="red", markup=False)
-        left = unfinished(wanted, records)
-        if left:
-            console.print(f"{len(left)} cases are left: the same command goes on with them")
-        files = draw_speed(everything, self.out)
+        files = draw_speed(records, self.out)
         console.print(f"Results: {self.out / 'speed.json'}")
         if files:
             console.print(f"Figures: {', '.join(str(file) for file in files if file.suffix == '.png')}")
