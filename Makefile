@@ -31,6 +31,7 @@ format: $(READY)  ## let ruff rewrite the files
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
 
 bench: $(BENCH_READY)  ## CPU cost of a step, beside the bare products and torchzero
+	@rm -rf out/cpu
 	@$(BIN)/ggt bench --what cpu --out out/cpu
 
 $(READY): pyproject.toml constraints.txt

@@ -46,8 +46,8 @@ def parse_seconds(text: str, what: str) -> float:
     """Seconds.
 
     Example:
-        >>> parse_seconds("20us", "latency")
-        2e-05
+        >>> parse_seconds("2.5 ms", "latency")
+        0.0025
     """
     return _parse(text, what, _SECONDS, 'a time with its unit, such as "20us"')
 
