@@ -8,7 +8,9 @@ from typing import Annotated
 import tyro
 from rich.markup import escape
 
+from ggt_lab.commands.bench import BenchCommand
 from ggt_lab.commands.console import console
+from ggt_lab.commands.plan import PlanCommand
 from ggt_lab.commands.race import RaceCommand
 from ggt_lab.commands.report import ReportCommand
 from ggt_lab.commands.reproduce import ReproduceCommand
@@ -54,6 +56,8 @@ def main() -> None:
         | Annotated[ReproduceCommand, tyro.conf.subcommand("reproduce")]
         | Annotated[SpectrumCommand, tyro.conf.subcommand("spectrum")]
         | Annotated[ReportCommand, tyro.conf.subcommand("report")]
+        | Annotated[BenchCommand, tyro.conf.subcommand("bench")]
+        | Annotated[PlanCommand, tyro.conf.subcommand("plan")]
         | Annotated[ListCommand, tyro.conf.subcommand("list")]
         | Annotated[NewProblemCommand, tyro.conf.subcommand("new-problem")]
     )
