@@ -31,7 +31,8 @@ format: $(READY)  ## let ruff rewrite the files
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
 
 bench: $(BENCH_READY)  ## CPU cost of a step, beside the bare products and torchzero
-	@$(BIN)/python benchmarks/cpu_step.py
+	@rm -rf out/cpu
+	@$(BIN)/ggt bench --what cpu --out out/cpu
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "torch-ggt needs Python 3.11 or newer; set PYTHON=/path/to/python3.11")'

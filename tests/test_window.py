@@ -146,12 +146,11 @@ def test_match_rms_adamw_has_the_scale_of_adamw():
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux's /proc")
-def test_memory_beyond_the_window(monkeypatch):
+def test_memory_beyond_the_window():
     """At most 4·d float32 beyond parameters, gradients and the window itself: measured in a process of its own."""
-    monkeypatch.syspath_prepend(Path(__file__).parent.parent / "benchmarks")
-    import cpu_step
+    from ggt_lab.bench.cpu import memory
 
-    assert 2 <= cpu_step.memory(4_000_000, 5)["beyond"] <= 4
+    assert 2 <= memory(d=4_000_000, r=5)["beyond_window"] <= 4
 
 
 def test_compiled_and_plain_gram_rows_agree(monkeypatch):

@@ -6,8 +6,11 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
+from rich.markup import escape
 
+from ggt_lab.commands.bench import BenchCommand
 from ggt_lab.commands.console import console
+from ggt_lab.commands.plan import PlanCommand
 from ggt_lab.commands.race import RaceCommand
 from ggt_lab.commands.report import ReportCommand
 from ggt_lab.commands.reproduce import ReproduceCommand
@@ -53,14 +56,16 @@ def main() -> None:
         | Annotated[ReproduceCommand, tyro.conf.subcommand("reproduce")]
         | Annotated[SpectrumCommand, tyro.conf.subcommand("spectrum")]
         | Annotated[ReportCommand, tyro.conf.subcommand("report")]
+        | Annotated[BenchCommand, tyro.conf.subcommand("bench")]
+        | Annotated[PlanCommand, tyro.conf.subcommand("plan")]
         | Annotated[ListCommand, tyro.conf.subcommand("list")]
         | Annotated[NewProblemCommand, tyro.conf.subcommand("new-problem")]
     )
     command = tyro.cli(commands, prog="ggt", description="Full-matrix adaptive optimization: races and experiments.")
     try:
         command.run()
-    except ValueError as error:
-        console.print(f"[bold red]error:[/] {error}", highlight=False)
+    except (ValueError, OSError) as error:
+        console.print(f"[bold red]error:[/] {escape(str(error))}", highlight=False)
         sys.exit(2)
 
 

@@ -13,7 +13,7 @@ from ggt_lab.names import unknown
 from ggt_lab.train import OptimizerFactory
 from torch_ggt import GGT
 
-__all__ = ["optimizer_factory", "optimizer_names"]
+__all__ = ["check_optimizer", "optimizer_factory", "optimizer_names"]
 
 _OURS: dict[str, Any] = {
     "GGT": GGT,
@@ -23,11 +23,13 @@ _OURS: dict[str, Any] = {
 
 
 def optimizer_names() -> list[str]:
-    """Every name that needs no import path: ours, and all of torch.optim."""
+    """Every name that needs no import path: ours, and all of torch.optim but LBFGS."""
     theirs = {
         name
         for name, thing in vars(torch.optim).items()
-        if inspect.isclass(thing) and issubclass(thing, torch.optim.Optimizer) and thing is not torch.optim.Optimizer
+        if inspect.isclass(thing)
+        and issubclass(thing, torch.optim.Optimizer)
+        and thing not in (torch.optim.Optimizer, torch.optim.LBFGS)
     }
     return sorted({*_OURS, *theirs})
 
@@ -57,6 +59,17 @@ def optimizer_factory(spec: str) -> OptimizerFactory:
     return make
 
 
+def check_optimizer(spec: str, lr: float) -> None:
+    """Raise ValueError, with the optimizer's own words, if ``spec`` cannot be made."""
+    make = optimizer_factory(spec)
+    try:
+        made = make([torch.nn.Parameter(torch.zeros(2, 2))], lr)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"the optimizer {spec} with lr {lr:g} cannot be made: {error}") from error
+    if isinstance(made, torch.optim.LBFGS):
+        raise ValueError("LBFGS evaluates one batch several times, which the loss() of a problem cannot: not raced")
+
+
 def _parse(spec: str) -> tuple[str, dict[str, Any]]:
     try:
         expression = ast.parse(spec.strip(), mode="eval").body
@@ -70,7 +83,10 @@ def _parse(spec: str) -> tuple[str, dict[str, Any]]:
             f"cannot read the optimizer {spec!r} ({error}); write Name or Name(option=value), e.g. GGT(window=50)"
         ) from None
     if isinstance(options.get("window_dtype"), str):
-        options["window_dtype"] = getattr(torch, options["window_dtype"])
+        dtype = getattr(torch, options["window_dtype"], None)
+        if not isinstance(dtype, torch.dtype):
+            raise ValueError(f"{spec}: {options['window_dtype']!r} is not a dtype; float32, bfloat16 or float64 are")
+        options["window_dtype"] = dtype
     return name, options
 
 
@@ -83,6 +99,6 @@ def _find(name: str) -> Any:  # noqa: ANN401 - any importable class
             return getattr(importlib.import_module(module), attribute)
         except (ImportError, AttributeError) as error:
             raise ValueError(f"cannot import the optimizer {name!r}: {error}") from error
-    if name in optimizer_names():
+    if name in optimizer_names() or name == "LBFGS":  # refused later, with a reason
         return getattr(torch.optim, name)
     raise unknown("optimizer", name, optimizer_names(), "Others by import path, e.g. package.module.Class.")

@@ -1,9 +1,13 @@
 """Work in parallel processes, each result on disk as soon as it is there: what is finished is never run again."""
 
 import multiprocessing
+import os
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from multiprocessing.connection import wait
 from typing import Protocol, TypeVar
 
 from ggt_lab.results import Record, Results, environment
@@ -31,18 +35,38 @@ def waiting(tasks: Iterable[_T], results: Results) -> list[_T]:
 
 @contextmanager
 def processes(workers: int) -> Iterator[Executor]:
-    """So many processes to work in, started when there is something to do; what they wait for is dropped at the end."""
+    """So many processes to work in, started when there is something to do.
+
+    They end with the block; at Ctrl-C at once, and when this process is killed, too.
+    """
     # Spawned, not forked: a forked process cannot use CUDA, and inherits thread pools that do not run.
-    pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_end_with_parent)
     try:
         yield pool
+    except KeyboardInterrupt:
+        for process in multiprocessing.active_children():
+            process.terminate()
+        raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
+def _end_with_parent() -> None:
+    """A worker whose parent was killed would wait for work for ever, with all its memory."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 def run_all(
     tasks: Iterable[_T],
-    execute: Callable[[_T], Record],
+    execute: Callable[[_T], Record | None],
     results: Results,
     pool: Executor,
     *,
@@ -50,19 +74,40 @@ def run_all(
 ) -> None:
     """Run what is not finished yet, and append each record as soon as it is there.
 
-    Interrupted at any moment, by Ctrl-C or worse, the same call goes on with the rest.
+    Interrupted at any moment, by Ctrl-C or worse, the same call goes on with the rest. A task that raises ends the
+    call, after what was running beside it is on disk.
 
     Args:
         tasks: what is wanted.
-        execute: does one; a function of a module, so that a process can import it.
+        execute: does one; a function of a module, so that a process can import it. None: not finished, nothing is
+            appended.
         results: where records go; each gets the task's key and the environment.
         pool: where to work, see `processes`.
         on_done: called after each.
     """
     made_in = environment()
     jobs = {pool.submit(execute, task): task for task in waiting(tasks, results)}
+    failure: Exception | None = None
     for job in as_completed(jobs):
-        record = {"key": jobs[job].key, **job.result(), "environment": made_in}
+        if job.cancelled():
+            continue
+        try:
+            result = job.result()
+        except BrokenProcessPool as error:
+            raise RuntimeError(
+                f"a process ended in the middle of its work (killed, perhaps for want of memory: try fewer workers). "
+                f"What is finished is in {results.path}; the same command goes on from there."
+            ) from error
+        except Exception as error:  # it is raised below
+            failure = failure or error
+            for other in jobs:
+                other.cancel()
+            continue
+        if result is None:
+            continue
+        record = {"key": jobs[job].key, **result, "environment": made_in}
         results.append(record)
         if on_done is not None:
             on_done(jobs[job], record)
+    if failure is not None:
+        raise failure

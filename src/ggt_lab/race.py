@@ -4,21 +4,24 @@ The one line that data follows: `grid` → `race` (each `Run` in a process, its 
 `standings`, and where a best learning rate lies at the edge of its grid, `beyond_the_edge` → `race` again.
 """
 
+import hashlib
 import itertools
 import json
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Protocol, TypeVar
 
 import torch
 
 from ggt_lab.data import DataError
-from ggt_lab.optimizers import optimizer_factory
+from ggt_lab.optimizers import check_optimizer, optimizer_factory
 from ggt_lab.pool import processes, run_all
 from ggt_lab.problems import problem_class
 from ggt_lab.results import Record, Results
-from ggt_lab.train import train
+from ggt_lab.train import seed_everything, train
 
 __all__ = ["MEASURES", "Run", "Standing", "around_the_best", "beyond_the_edge", "grid", "measure", "race", "standings"]
 
@@ -37,7 +40,10 @@ class Run:
     @property
     def key(self) -> str:
         """The run in words that do not change."""
-        return json.dumps(asdict(self), sort_keys=True)
+        words = asdict(self)
+        if self.problem.endswith(".py") and Path(self.problem).exists():  # an edited file is another problem
+            words["content"] = hashlib.sha256(Path(self.problem).read_bytes()).hexdigest()[:16]
+        return json.dumps(words, sort_keys=True)
 
     def __str__(self) -> str:
         return f"{self.optimizer}, lr {self.lr:g}, seed {self.seed}"
@@ -51,14 +57,27 @@ def grid(
     steps: int | None = None,
     device: str = "cpu",
 ) -> list[Run]:
-    """Every combination; ``optimizers`` maps a spec to its learning rates. Unknown names raise here, not later."""
+    """Every combination; ``optimizers`` maps a spec to its learning rates. What cannot be run raises here, not later.
+
+    Raises:
+        ValueError: an unknown name or option, a learning rate, number of seeds or steps that makes no sense, no CUDA.
+    """
     problem_class(problem)
-    for spec in optimizers:
-        optimizer_factory(spec)
+    if not optimizers or not seeds:
+        raise ValueError(f"a race needs an optimizer and a seed, got optimizers={list(optimizers)}, {len(seeds)} seeds")
+    if steps is not None and steps < 1:
+        raise ValueError(f"steps must be at least 1, got {steps}")
+    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device {device} was asked for, and torch sees no CUDA device here; use cpu")
+    for spec, rates in optimizers.items():
+        wrong = [rate for rate in rates if not 0 < rate < math.inf]
+        if wrong or not rates:
+            raise ValueError(f"learning rates must be positive numbers, got {list(rates)} for {spec}")
+        check_optimizer(spec, rates[0])
     return [
         Run(problem, spec, lr, seed, steps, device)
         for spec, rates in optimizers.items()
-        for lr in rates
+        for lr in dict.fromkeys(rates)
         for seed in seeds
     ]
 
@@ -84,8 +103,10 @@ def execute(run: Run) -> Record:
     """
     torch.set_num_threads(1)  # parallelism is between runs
     try:
-        problem = problem_class(run.problem)(run.seed, torch.device(run.device))
-        torch.manual_seed(run.seed)
+        cls = problem_class(run.problem)
+        seed_everything(run.seed)
+        problem = cls(run.seed, torch.device(run.device))
+        seed_everything(run.seed)
         outcome = train(problem, optimizer_factory(run.optimizer), run.lr, steps=run.steps)
     except DataError:
         raise
@@ -180,19 +201,37 @@ def standings(records: Sequence[Record], *, by: str = "final") -> list[Standing]
     return sorted(best.values(), key=lambda standing: float(getattr(standing, by)))
 
 
-def beyond_the_edge(runs: Sequence[Run], records: Sequence[Record], *, by: Sequence[str] = ("final",)) -> list[Run]:
+class _Rated(Protocol):
+    """A run at a learning rate: what a grid is made of."""
+
+    @property
+    def optimizer(self) -> str: ...
+
+    @property
+    def lr(self) -> float: ...
+
+
+_R = TypeVar("_R", bound=_Rated)
+
+
+def beyond_the_edge(runs: Sequence[_R], records: Sequence[Record], *, by: Sequence[str] = ("final",)) -> list[_R]:
     """The runs that widen, by one learning rate, every grid whose best point (by any of ``by``) is at its edge.
 
     Empty when every best learning rate lies inside of its grid. The new rate continues the grid's own ratio.
     """
-    wanted: list[Run] = []
+    wanted: list[_R] = []
     for standing in (s for name in by for s in standings(records, by=name) if s.at_edge):
         grid_rates = sorted({run.lr for run in runs if run.optimizer == standing.optimizer})
         low = standing.lr == grid_rates[0]
         inner, edge = (grid_rates[1], grid_rates[0]) if low else (grid_rates[-2], grid_rates[-1])
         rate = float(f"{edge * edge / inner:.6g}")  # of a decimal grid, the next decimal
-        wanted += [replace(run, lr=rate) for run in runs if (run.optimizer, run.lr) == (standing.optimizer, edge)]
+        wanted += [_at_rate(run, rate) for run in runs if (run.optimizer, run.lr) == (standing.optimizer, edge)]
     return list(dict.fromkeys(wanted))
+
+
+def _at_rate(run: _R, rate: float) -> _R:
+    changed: _R = replace(run, lr=rate)  # type: ignore[type-var] # every run is a dataclass
+    return changed
 
 
 def around_the_best(runs: Sequence[Run], records: Sequence[Record], *, by: Sequence[str] = ("final",)) -> list[Run]:

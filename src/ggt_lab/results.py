@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import shlex
 import sys
 import warnings
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import torch
 
 import torch_ggt
 
-__all__ = ["Results", "environment"]
+__all__ = ["Results", "command_line", "environment"]
 
 Record = dict[str, Any]
 
@@ -28,8 +29,14 @@ def environment() -> Record:
         "processor": platform.processor() or platform.machine(),
         "threads": torch.get_num_threads(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": command_line(),
     }
+
+
+def command_line() -> str:
+    """What was typed, so that it can be pasted."""
+    name = Path(sys.argv[0]).name
+    return shlex.join(["ggt" if name in ("cli.py", "__main__.py") else name, *sys.argv[1:]])
 
 
 class Results:
@@ -56,18 +63,25 @@ class Results:
             os.fsync(file.fileno())
 
     def __iter__(self) -> Iterator[Record]:
-        """All whole records; a damaged line is left out with a warning."""
+        """All whole records, each key once; a damaged line is left out with a warning."""
         if not self.path.exists():
             return
+        seen = set()
         for number, line in enumerate(self.path.read_bytes().splitlines(), start=1):
             try:
                 record = json.loads(line)
             except ValueError:
                 warnings.warn(f"{self.path}:{number} is damaged (cut off by a kill?) and left out", stacklevel=2)
                 continue
-            if isinstance(record, dict):
-                yield record
+            if not isinstance(record, dict):
+                continue
+            key = record.get("key")
+            if isinstance(key, str):  # two races at once in one folder run what both were missing
+                if key in seen:
+                    continue
+                seen.add(key)
+            yield record
 
     def finished(self) -> set[str]:
         """The keys of the runs that are there."""
-        return {record["key"] for record in self if "key" in record}
+        return {record["key"] for record in self if isinstance(record.get("key"), str)}

@@ -11,7 +11,8 @@ from ggt_lab.optimizers import optimizer_factory
 from ggt_lab.problems import problem_class
 from ggt_lab.race import Run, standings
 from ggt_lab.results import Results
-from ggt_lab.train import train
+from ggt_lab.train import seed_everything, train
+from torch_ggt import GGT
 from torch_ggt.spectrum import SpectrumRecorder
 
 __all__ = ["record_spectrum", "tuned_runs", "write_spectrum"]
@@ -26,13 +27,14 @@ def record_spectrum(run: Run, *, every: int | None = None, window: int | None = 
     Args:
         run: which problem, optimizer, learning rate and seed.
         every: record each ``every``-th step; None: about 200 records.
-        window: rows of the recorder's own window; not for GGT, whose window is read.
+        window: rows of the recorder's own window; of a GGT its own is read.
 
     Returns:
         What `SpectrumRecorder.to_json` gives, and the run.
     """
-    torch.manual_seed(run.seed)
-    problem = problem_class(run.problem)(run.seed, torch.device(run.device))
+    cls = problem_class(run.problem)
+    seed_everything(run.seed)
+    problem = cls(run.seed, torch.device(run.device))
     steps = problem.steps if run.steps is None else run.steps
     every = every or max(1, steps // _RECORDS)
     factory = optimizer_factory(run.optimizer)
@@ -41,15 +43,19 @@ def record_spectrum(run: Run, *, every: int | None = None, window: int | None = 
     def make(parameters: Iterable[torch.nn.Parameter], lr: float) -> torch.optim.Optimizer:
         optimizer = factory(parameters, lr)
         diagnose_every = max(1, steps // every // _DIAGNOSES)
-        recorders.append(SpectrumRecorder(optimizer, every=every, window=window, diagnose_every=diagnose_every))
+        own = None if isinstance(optimizer, GGT) else window
+        recorders.append(SpectrumRecorder(optimizer, every=every, window=own, diagnose_every=diagnose_every))
         return optimizer
 
-    torch.manual_seed(run.seed)
+    seed_everything(run.seed)
     outcome = train(problem, make, run.lr, steps=run.steps, evaluations=1)
     (recorder,) = recorders
     recorder.close()
     label = f"{run.optimizer} on {run.problem}, lr {run.lr:g}, seed {run.seed}"
-    return {**recorder.to_json(label), "status": outcome.status, "run": json.loads(run.key)}
+    spectrum = {**recorder.to_json(label), "status": outcome.status, "run": json.loads(run.key)}
+    if outcome.status != "done":
+        spectrum["label"] += " (diverged)"
+    return spectrum
 
 
 def tuned_runs(folder: Path) -> list[Run]:

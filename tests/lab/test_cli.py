@@ -24,7 +24,7 @@ def test_race_on_a_file_made_from_the_template(tmp_path):
     assert "GGT(window=5)" in first.stdout
     records = [json.loads(line) for line in (tmp_path / "out/race/own/results.jsonl").read_text().splitlines()]
     assert len(records) == 12
-    assert all(record["environment"]["command"].startswith("cli.py race own.py") for record in records)
+    assert all(record["environment"]["command"].startswith("ggt race own.py") for record in records)
     for suffix in ("png", "pdf"):
         assert (tmp_path / f"out/race/own/curves.{suffix}").stat().st_size > 5_000
     again = ggt(*race, "--steps", 40, cwd=tmp_path)
@@ -38,9 +38,20 @@ def test_race_on_a_file_made_from_the_template(tmp_path):
         (("race", "logistic", "--optimizers", "Adamm"), "did you mean Adam"),
         (("reproduce", "S3"), "did you mean T3 or S2 or S1"),
         (("spectrum", "digit"), "did you mean digits"),
+        (("race", "[/x]"), "unknown problem '[/x]'"),
+        (("race", "logistic", "--seeds", 0), "seeds ≥ 1"),
+        (("race", "logistic", "--workers", 0), "workers ≥ 1"),
+        (("race", "logistic", "--steps", -3), "steps must be at least 1"),
+        (("race", "logistic", "--lrs", "nan"), "learning rates must be positive"),
+        (("race", "logistic", "--lrs", 0, 0.1), "learning rates must be positive"),
+        (("race", "logistic", "--optimizers", "SGD(momentun=0.9)"), "momentun"),
+        (("race", "logistic", "--optimizers", "GGT(window_dtype='bflot16')"), "'bflot16' is not a dtype"),
+        (("race", "logistic", "--optimizers", "LBFGS"), "evaluates one batch several times"),
+        (("race", "logistic", "--out", "afile/x", "--steps", 1, "--lrs", 1), "afile"),
     ],
 )
 def test_unknown_names(arguments, message, tmp_path):
+    (tmp_path / "afile").touch()
     done = ggt(*arguments, cwd=tmp_path)
     assert done.returncode == 2
     assert message in " ".join(done.stdout.split())
@@ -86,10 +97,11 @@ def test_race_spectrum_report(tmp_path):
 def test_reproduce(tmp_path):
     done = ggt("reproduce", "T1", "--smoke", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "holds" in done.stdout
-    assert "say nothing about the claims" in done.stdout
+    assert "undecided" in done.stdout
+    assert "nothing about the claims is decided" in done.stdout
     verdicts = json.loads((tmp_path / "out/reproduce/T1-smoke/verdicts.json").read_text())["verdicts"]
-    assert {verdict["command"] for verdict in verdicts} == {"cli.py reproduce T1 --smoke"}
+    assert {verdict["command"] for verdict in verdicts} == {"ggt reproduce T1 --smoke"}
+    assert {verdict["holds"] for verdict in verdicts} == {None}
     assert "| T1: E‖∇f‖" in (tmp_path / "out/reproduce/T1-smoke/verdicts.md").read_text()
 
 

@@ -7,10 +7,12 @@ import subprocess
 import sys
 import textwrap
 import time
+from pathlib import Path
 
 import pytest
 import torch
 
+from ggt_lab.figures.curves import draw_curves
 from ggt_lab.optimizers import optimizer_factory, optimizer_names
 from ggt_lab.race import Run, around_the_best, beyond_the_edge, execute, grid, measure, race, standings
 from ggt_lab.results import Results
@@ -174,3 +176,98 @@ def test_a_grid_is_made_finer_around_its_best_point():
     assert {run.seed for run in finer} == {0, 1}
     even = [Run("p", "A", lr, 0) for lr in (0.05, 0.1, 0.2)]
     assert around_the_best(even, [record("A", run.lr, 0, [4.0, abs(math.log2(run.lr * 10))]) for run in even]) == []
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks up child processes in /proc")
+def test_workers_end_with_a_parent_that_is_killed(tmp_path):
+    script = tmp_path / "go.py"
+    script.write_text(textwrap.dedent(SCRIPT))
+    victim = subprocess.Popen([sys.executable, str(script), str(tmp_path / "r.jsonl")], start_new_session=True)
+    children = Path(f"/proc/{victim.pid}/task/{victim.pid}/children")
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "r.jsonl").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    workers = [Path(f"/proc/{pid}") for pid in children.read_text().split()]
+    victim.kill()
+    victim.wait()
+    deadline = time.monotonic() + 30
+    while any(worker.exists() for worker in workers) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert len(workers) >= 2  # one worker, and the tracker of resources
+    assert not any(worker.exists() for worker in workers)
+
+
+OWN = """
+import random
+import numpy as np
+import torch
+
+class Problem:
+    steps, metric = 3, "loss"
+    def __init__(self, seed, device):
+        self.model = torch.nn.Linear(3, 3)
+        self.shift = random.random() + np.random.rand()
+    def parameters(self):
+        return self.model.parameters()
+    def loss(self):
+        return (self.model(torch.ones(3)) - self.shift).square().sum()
+    def evaluate(self):
+        return {"loss": self.loss().item()}
+"""
+
+
+def test_a_problem_that_does_not_seed_starts_the_same_for_all(tmp_path):
+    own = tmp_path / "own.py"
+    own.write_text(OWN)
+    torch.rand(7)
+    starts = {execute(Run(str(own), spec, 0.1, seed=3))["curve"][0]["loss"] for spec in ("SGD", "Adam", "GGT")}
+    assert len(starts) == 1
+
+
+def test_an_edited_file_is_another_problem(tmp_path):
+    own = tmp_path / "own.py"
+    own.write_text(OWN)
+    before = Run(str(own), "SGD", 0.1, 0).key
+    own.write_text(OWN.replace("Linear(3, 3)", "Linear(3, 3, bias=False)"))
+    assert Run(str(own), "SGD", 0.1, 0).key != before
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        ('{"accuracy": 1.0}', "'loss' .the metric. among them"),
+        ("[1.0]", "must return a dict"),
+        ('{"loss": 1.0, "step": 2}', "step, which the curve uses itself"),
+        ('{"loss": float("nan")}', "loss = nan before any step"),
+    ],
+)
+def test_what_evaluate_returns_is_checked(tmp_path, returned, message):
+    own = tmp_path / "own.py"
+    own.write_text(OWN.replace('{"loss": self.loss().item()}', returned))
+    with pytest.raises(RuntimeError, match=message):
+        execute(Run(str(own), "SGD", 0.1, 0))
+
+
+def test_tensors_and_spare_nans_are_taken(tmp_path):
+    own = tmp_path / "own.py"
+    own.write_text(OWN.replace("self.loss().item()", "self.loss(), 'other': np.float32('nan')"))
+    record = execute(Run(str(own), "SGD", 0.01, 0))
+    assert record["status"] == "done"
+    assert all(type(point["loss"]) is float and "other" not in point for point in record["curve"])
+
+
+def test_a_negative_metric_is_drawn_on_a_linear_axis(tmp_path):
+    records = [record("A", 0.1, 0, [1.0, -1.0, -2.0])]
+    figure = draw_curves(records, tmp_path / "c")
+    assert figure[0].exists()
+    records[0]["curve"][2]["loss"] = -3.0
+    assert draw_curves(records, tmp_path / "d")[0].read_bytes() != figure[0].read_bytes()
+
+
+def test_every_key_counts_once(tmp_path):
+    results = Results(tmp_path / "r.jsonl")
+    for extra in (1, 2):
+        results.append({"key": "a", "extra": extra})
+    results.append({"key": ["foreign"]})
+    assert [r["extra"] for r in results if r["key"] == "a"] == [1]
+    assert results.finished() == {"a"}

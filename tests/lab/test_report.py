@@ -37,7 +37,7 @@ CRITERIA = ("final", "per_step", "per_second")
 
 def record(optimizer, lr, seed, values, *, status="done", problem="p", metric="loss", **more):
     curve = [{"step": 10 * i, "seconds": 0.1 * i, metric: v} for i, v in enumerate(values)]
-    key = f"{problem} {optimizer} {lr} {seed}"
+    key = f"{problem} {optimizer} {lr} {seed} {more}"
     kept = {"problem": problem, "optimizer": optimizer, "lr": lr, "seed": seed, "metric": metric, "status": status}
     return {"key": key, **kept, "curve": curve, **more}
 

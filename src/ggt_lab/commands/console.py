@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from ggt_lab.reproduce.base import Progress as Report
@@ -36,7 +37,7 @@ def progress_bar(results: Path) -> Iterator[Report]:
             task = bar.add_task("starting", total=None)
 
             def report(done: int, total: int, words: str) -> None:
-                bar.update(task, completed=done, total=total, description=words or "running")
+                bar.update(task, completed=done, total=total, description=escape(words) or "running")
 
             yield report
     except KeyboardInterrupt:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import tyro
+from rich.markup import escape
 from rich.table import Table
 
 from ggt_lab.commands.console import all_cores, console, progress_bar
@@ -43,6 +44,11 @@ class RaceCommand:
 
     def run(self) -> None:
         """Race, then show where everyone stands."""
+        if self.seeds < 1 or self.workers < 1 or self.widen < 0:
+            raise ValueError(
+                f"need seeds ≥ 1, workers ≥ 1, widen ≥ 0; got seeds={self.seeds}, workers={self.workers}, "
+                f"widen={self.widen}"
+            )
         folder = self.out or Path("out/race") / Path(self.problem).stem
         results = Results(folder / "results.jsonl")
         rates = dict.fromkeys(self.optimizers, self.lrs)
@@ -86,13 +92,16 @@ def _records(runs: Sequence[Run], results: Results) -> list[Record]:
 
 def _table(title: str, records: Sequence[Record], by: str) -> Table:
     """The best learning rate of each optimizer by one criterion; best optimizer first."""
-    table = Table(title=title, title_justify="left")
-    for heading in ("optimizer", "tuned lr", "final", "± seeds", "mean per step", "mean per second"):
-        is_name = heading == "optimizer"  # a name cut short is no name: let the other columns wrap
-        table.add_column(heading, justify="left" if is_name else "right", no_wrap=is_name)
+    table = Table(title=escape(title), title_justify="left")
+    table.add_column("optimizer", overflow="fold", min_width=12)  # a name cut short is no name
+    table.add_column("tuned lr", justify="right", overflow="fold")
+    for heading in ("final", "± seeds", "mean per step", "mean per second"):
+        table.add_column(heading, justify="right", min_width=9, overflow="fold")
     for standing in standings(records, by=by):
         notes = " (edge of the grid)" if standing.at_edge else ""
         notes += f" ({standing.diverged} diverged)" if standing.diverged else ""
-        numbers = (standing.final, standing.spread, standing.per_step, standing.per_second)
-        table.add_row(standing.optimizer, f"{standing.lr:g}{notes}", *(f"{number:.4g}" for number in numbers))
+        numbers = [f"{n:.4g}" for n in (standing.final, standing.spread, standing.per_step, standing.per_second)]
+        if len({record["seed"] for record in records}) == 1:
+            numbers[1] = "one seed"
+        table.add_row(escape(standing.optimizer), f"{standing.lr:g}{notes}", *numbers)
     return table

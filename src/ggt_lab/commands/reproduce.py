@@ -1,16 +1,19 @@
 """``ggt reproduce``."""
 
-import shlex
-import sys
+import math
+import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch
 import tyro
 from rich.table import Table
 
 from ggt_lab.commands.console import all_cores, console, progress_bar
 from ggt_lab.reproduce import Settings, experiment, reproduce
+from ggt_lab.results import command_line
 from ggt_lab.verdict import Verdict
 
 __all__ = ["ReproduceCommand"]
@@ -23,11 +26,17 @@ class ReproduceCommand:
     """Reproduce an experiment of the paper, and judge its claims by the results. Run again to go on."""
 
     name: tyro.conf.Positional[str]
-    """S1, S2, T1, T2, T3 or P1: the names of the paper's claims (see `ggt list`)."""
+    """The name of one of the paper's claims: S1, S2, T1, T2, T3, P1, R1, C1, A1, A2 or R4 (see `ggt list`)."""
     seeds: int | None = None
     """How many seeds; the experiment knows by itself."""
     smoke: bool = False
     """Tiny sizes: shows in a minute that everything works, and nothing else."""
+    device: str = "cuda" if torch.cuda.is_available() else "cpu"
+    """Where the deep experiments are trained."""
+    data: Path | None = None
+    """A folder that holds the data of the deep experiments; it is downloaded otherwise."""
+    seconds: float = math.inf
+    """Stop the deep experiments after so many seconds; the same command goes on."""
     workers: int = field(default_factory=all_cores)
     """Runs at a time."""
     out: Path | None = None
@@ -36,20 +45,25 @@ class ReproduceCommand:
     def run(self) -> None:
         """Run, judge, draw."""
         chosen = experiment(self.name)
+        if self.data is not None:
+            os.environ["GGT_DATA"] = str(self.data.resolve())  # the processes that train inherit it
         folder = self.out or Path("out/reproduce") / (self.name + ("-smoke" if self.smoke else ""))
         seeds = self.seeds or (1 if self.smoke else chosen.seeds)
         with progress_bar(folder / "results.jsonl") as report:
             outcome = reproduce(
                 chosen,
                 folder,
-                Settings(seeds, smoke=self.smoke),
-                command=shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+                Settings(seeds, smoke=self.smoke, device=self.device, deadline=time.monotonic() + self.seconds),
+                command=command_line(),
                 workers=self.workers,
                 progress=report,
             )
+        if outcome.left:
+            console.print(f"Time is up: {outcome.left} runs are left. The same command goes on from where they are.")
+            return
         console.print(_table(f"{chosen.name}: {chosen.title}", outcome.verdicts))
         if self.smoke:
-            console.print("These are tiny sizes: the verdicts above say nothing about the claims.")
+            console.print("These are tiny sizes: nothing about the claims is decided.")
         figures = ", ".join(str(figure.path) for figure in outcome.figures)
         console.print(f"Results: {outcome.results}\nFigures: {figures}\nA page with all of it: ggt report {folder}")
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import tyro
+from rich.markup import escape
 from rich.progress import track
 
 from ggt_lab.commands.console import console
@@ -49,12 +50,11 @@ class SpectrumCommand:
         folder = self.out or (Path(self.what) if is_race else Path("out/spectrum") / Path(self.what).stem)
         spectra = []
         for run in track(runs, "recording", console=console):
-            window = None if run.optimizer.startswith("GGT") else self.window
-            spectra.append(record_spectrum(run, every=self.every, window=window))
+            spectra.append(record_spectrum(run, every=self.every, window=self.window))
             write_spectrum(spectra[-1], folder, _file_name(run))
         files = draw_spectrum(spectra, folder / "spectrum", title="Eigenvalues of GᵀG over training")
         for spectrum in spectra:
-            console.print(f"[bold]{spectrum['label']}[/]", highlight=False)
+            console.print(f"[bold]{escape(spectrum['label'])}[/]", highlight=False)
             console.print(f"{spectrum['diagnosis']['summary']}\nCost: {spectrum['cost']}.\n", highlight=False)
         console.print(f"Heat-map: {', '.join(map(str, files))}\nA page with all of it: ggt report {folder}")
 

@@ -36,13 +36,15 @@ def draw_curves(
         records: finished runs of one problem; what diverged is named in the legend.
         path: where to, without suffix.
         title: above the figure.
-        log: logarithmic metric.
+        log: logarithmic metric, if all its values are positive.
         by: what the best learning rate is chosen by, see `ggt_lab.race.standings`.
         names: what the legend calls an optimizer.
 
     Returns:
         The files written.
     """
+    finished_values = [p[r["metric"]] for r in records if r["status"] == "done" for p in r["curve"]]
+    log = log and bool(finished_values) and min(finished_values) > 0
     figure, panels = plt.subplots(1, 2, figsize=(9.5, 4), sharey=True, layout="constrained")
     for color, standing in zip(itertools.cycle(COLORS), standings(records, by=by), strict=False):
         runs = [r for r in records if (r["optimizer"], r["lr"]) == (standing.optimizer, standing.lr)]
@@ -56,7 +58,7 @@ def draw_curves(
             continue
         metric = finished[0]["metric"]
         values = [[point[metric] for point in run["curve"]] for run in finished]
-        mean_of = statistics.geometric_mean if by.startswith("log_") else statistics.fmean
+        mean_of = statistics.geometric_mean if log and by.startswith("log_") else statistics.fmean
         columns = [
             sorted(max(value, 1e-16) if log else value for value in column) for column in zip(*values, strict=True)
         ]

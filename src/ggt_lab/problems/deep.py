@@ -215,8 +215,8 @@ class DeepProblem:
 class ImageProblem(DeepProblem):
     """Classify CIFAR-10, augmented by 4-pixel zero padding, random crops and flips; all of it on the device.
 
-    Evaluates to ``test_loss``, ``test_accuracy`` and ``train_loss``. Batches at the end of an epoch that are not full
-    are left out, other images each epoch.
+    Evaluates to ``test_loss``, ``test_accuracy``, ``test_error`` and ``train_loss``. Batches at the end of an epoch
+    that are not full are left out, other images each epoch.
     """
 
     metric = "test_loss"
@@ -256,7 +256,8 @@ class ImageProblem(DeepProblem):
             total += functional.cross_entropy(logits, labels, reduction="sum")
             right += (logits.argmax(1) == labels).sum()
         count = len(self.test_labels)
-        return {"test_loss": total.item() / count, "test_accuracy": right.item() / count}
+        accuracy = right.item() / count
+        return {"test_loss": total.item() / count, "test_accuracy": accuracy, "test_error": 1 - accuracy}
 
 
 @register_with_tiny("cifar10")

@@ -3,6 +3,7 @@
 from ggt_lab.names import unknown
 from ggt_lab.reproduce.ablations import Ablations
 from ggt_lab.reproduce.base import Experiment, Outcome, Settings, reproduce
+from ggt_lab.reproduce.deep import DEEP_EXPERIMENTS
 from ggt_lab.reproduce.hard_window import HardWindow
 from ggt_lab.reproduce.landscapes import Landscape
 from ggt_lab.reproduce.sparse_noise import RatioGrowth, SparseStarts
@@ -30,6 +31,7 @@ _EXPERIMENTS: dict[str, Experiment] = {
         RatioGrowth(),
         SparseStarts(),
         Ablations(),
+        *DEEP_EXPERIMENTS,
     )
 }
 

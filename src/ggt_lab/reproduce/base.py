@@ -1,7 +1,9 @@
 """What an experiment is: tasks to run, claims to judge by their records, figures to draw from them."""
 
+import functools
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,6 +24,12 @@ class Settings:
     seeds: int
     smoke: bool = False
     """Tiny sizes: shows that everything works, and nothing else."""
+    device: str = "cpu"
+    """Where long runs are trained."""
+    kept: Path = Path("kept")
+    """Folder of what long runs leave when time is up."""
+    deadline: float = math.inf
+    """When, by ``time.monotonic()``, long runs stop."""
 
 
 class Experiment(Protocol):
@@ -40,8 +48,8 @@ class Experiment(Protocol):
         """What these records leave to be run (a grid to widen, say); empty when all is there."""
         ...
 
-    def execute(self, task: Any) -> Record:  # noqa: ANN401 - each experiment has tasks of its own kind
-        """Do one task; runs in a process of its own."""
+    def execute(self, task: Any, settings: Settings) -> Record | None:  # noqa: ANN401 - each has tasks of its own kind
+        """Do one task, in a process of its own; None if time was up before it was finished."""
         ...
 
     def verdicts(self, records: Sequence[Record], command: str) -> list[Verdict]:
@@ -60,6 +68,8 @@ class Outcome:
     verdicts: list[Verdict]
     figures: list[Figure]
     results: Path
+    left: int = 0
+    """Tasks that are not finished because time was up: there are no verdicts then."""
 
 
 def reproduce(
@@ -72,18 +82,30 @@ def reproduce(
     progress: Progress | None = None,
 ) -> Outcome:
     """Run what is missing, judge, draw, and write ``folder/verdicts.json``. Interrupted, the same call goes on."""
+    settings = replace(settings, kept=folder / "kept")
+    settings.kept.mkdir(parents=True, exist_ok=True)
+    execute = functools.partial(experiment.execute, settings=settings)
     results = Results(folder / "results.jsonl")
     tasks = list(experiment.first(settings))
     wanted: Sequence[Task] = tasks
     with processes(workers) as pool:
         while wanted:
-            run_all(wanted, experiment.execute, results, pool, on_done=_counter(tasks, results, progress))
+            run_all(wanted, execute, results, pool, on_done=_counter(tasks, results, progress))
             wanted = experiment.more(settings, tasks, _of(tasks, results))
             tasks += wanted
+    left = len(waiting(tasks, results))
+    if left:
+        return Outcome([], [], results.path, left)
+    if not any(settings.kept.iterdir()):
+        settings.kept.rmdir()
     records = _of(tasks, results)
     verdicts = experiment.verdicts(records, command)
+    title = experiment.title
+    if settings.smoke:  # tiny sizes decide nothing, wherever they are shown
+        title += " (smoke test: tiny sizes, nothing is decided)"
+        verdicts = [replace(verdict, holds=None) for verdict in verdicts]
     figures = experiment.draw(records, folder)
-    write_verdicts(folder, experiment=experiment.name, title=experiment.title, verdicts=verdicts, figures=figures)
+    write_verdicts(folder, experiment=experiment.name, title=title, verdicts=verdicts, figures=figures)
     return Outcome(verdicts, figures, results.path)
 
 

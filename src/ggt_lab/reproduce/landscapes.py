@@ -17,7 +17,7 @@ from pathlib import Path
 from ggt_lab.figures.curves import draw_curves
 from ggt_lab.race import Run, Standing, around_the_best, beyond_the_edge, execute, grid, measure, standings
 from ggt_lab.reproduce.base import Settings
-from ggt_lab.reproduce.compare import gaps, is_negative, runs_of, stdev
+from ggt_lab.reproduce.compare import FEWEST, gaps, is_negative, runs_of, stdev
 from ggt_lab.results import Record
 from ggt_lab.verdict import Figure, Verdict
 
@@ -92,8 +92,9 @@ class Landscape:
             wanted += wider or around_the_best(mine, mine_records, by=list(_MEASURES))
         return wanted
 
-    def execute(self, task: Run) -> Record:
+    def execute(self, task: Run, settings: Settings) -> Record:
         """One run of a race."""
+        del settings
         return execute(task)
 
     def verdicts(self, records: Sequence[Record], command: str) -> list[Verdict]:
@@ -142,11 +143,11 @@ class Landscape:
                 family: [steps_to(level, run) for run in runs_of(mine, standing)]
                 for family, standing in champions.items()
             }
-            cap = max(run["curve"][-1]["step"] for run in mine)
+            cap = max(run["curve"][-1]["step"] for run in mine if run["curve"])
             means = {family: statistics.fmean(min(v, cap) for v in values) for family, values in steps.items()}
             n = len(steps["SGD"])
             reached = {family: sum(math.isfinite(value) for value in values) for family, values in steps.items()}
-            decided = 2 * reached["full"] >= n  # a mean of caps says nothing
+            decided = n >= FEWEST and 2 * reached["full"] >= n  # a mean of caps says nothing
             verdicts.append(
                 Verdict(
                     claim=self.name,
@@ -227,8 +228,8 @@ def _champions(records: Sequence[Record], by: str) -> dict[str, Standing]:
 
 
 def _settled(share: float, n: int) -> bool | None:
-    """Whether an ordering holds in the share of seeds that is asked for; few seeds that disagree decide nothing."""
-    if n < _ENOUGH_SEEDS and 1 - _REQUIRED < share < _REQUIRED:
+    """Whether an ordering holds in the share of seeds asked for; few seeds, and some that disagree, do not say."""
+    if n < FEWEST or (n < _ENOUGH_SEEDS and 1 - _REQUIRED < share < _REQUIRED):
         return None
     return share >= _REQUIRED
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ggt_lab.figures.style import COLORS, log_axis, quiet, save
 from ggt_lab.reproduce.base import Settings
-from ggt_lab.reproduce.compare import stdev
+from ggt_lab.reproduce.compare import FEWEST, stdev
 from ggt_lab.results import Record
 from ggt_lab.verdict import Figure, Verdict
 from torch_ggt.theory import SparseNoise, adagrad, adaptive_ratio
@@ -166,8 +166,9 @@ class SparseStarts:
         del settings, tasks, records
         return []
 
-    def execute(self, task: RatioTask) -> Record:
+    def execute(self, task: RatioTask, settings: Settings) -> Record:
         """One instance."""
+        del settings
         return measure_ratios(task)
 
     def verdicts(self, records: Sequence[Record], command: str) -> list[Verdict]:
@@ -276,8 +277,9 @@ class RatioGrowth:
         del settings, tasks, records
         return []
 
-    def execute(self, task: RatioTask) -> Record:
+    def execute(self, task: RatioTask, settings: Settings) -> Record:
         """One instance."""
+        del settings
         return measure_ratios(task)
 
     def verdicts(self, records: Sequence[Record], command: str) -> list[Verdict]:
@@ -312,7 +314,7 @@ class RatioGrowth:
                 "up to √d smaller",
                 f"{advantage[1]:.2f} of SGD's (dense start: {advantage[d]:.2f}; AdaGrad in the basis, sparse: "
                 f"{by_basis:.2f}; 1/√d = {1 / math.sqrt(d):.2f})",
-                None if abs(advantage[1] - 1) <= _ALIKE else advantage[1] < 1,
+                None if n < FEWEST or abs(advantage[1] - 1) <= _ALIKE else advantage[1] < 1,
             ),
         ]
 

@@ -1,0 +1,166 @@
+"""The lists of cases: what is measured, and in which order. What we promised a figure for comes first."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+from ggt_lab.names import unknown
+
+__all__ = ["KINDS", "Case", "cases"]
+
+KINDS = ("steps", "paper", "training", "scopes", "baselines", "root", "kernels", "cpu")
+"""What ``--what`` may name. All but cpu need a GPU at their full sizes."""
+
+GPU_BYTES = 120e9
+"""Windows up to this size are measured: what an NVIDIA H200 holds beside gradients, parameters and buffers."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One measurement, made in a process of its own.
+
+    Attributes:
+        name: also that of its JSON file.
+        kind: one of `KINDS`.
+        options: arguments of the function that measures it; plain values.
+        promised: whether a figure that we promised depends on it.
+    """
+
+    name: str
+    kind: str
+    options: dict[str, Any] = field(default_factory=dict)
+    promised: bool = False
+
+
+def cases(what: Collection[str], *, quick: bool = False) -> list[Case]:
+    """The cases of these kinds: what was promised first, kinds in the order of `KINDS`.
+
+    Args:
+        what: names among `KINDS`.
+        quick: only what was promised.
+
+    Raises:
+        ValueError: no such kind.
+    """
+    for name in what:
+        if name not in KINDS:
+            raise unknown("kind of case", name, KINDS, "Several may be given.")
+    found = [case for kind in KINDS if kind in what for case in _MAKERS[kind]()]
+    promised = [case for case in found if case.promised]
+    return promised if quick else promised + [case for case in found if not case.promised]
+
+
+def _steps() -> list[Case]:
+    targets = [(5_300_000, 200, "bfloat16"), (5_300_000, 200, "float32"), (100_000_000, 50, "bfloat16")]
+    grid = [
+        (d, r, dtype)
+        for d in (100_000, 1_000_000, 5_300_000, 100_000_000, 1_000_000_000)
+        for r in (10, 20, 50, 100, 200, 400)
+        for dtype in ("bfloat16", "float32")
+        # Parameters, gradients and two buffers of float32 beside the window.
+        if d * r * (2 if dtype == "bfloat16" else 4) + 16 * d <= GPU_BYTES
+    ]
+    sizes = dict.fromkeys([*targets, *grid])
+    return [
+        Case(
+            f"step_d{d}_r{r}_{dtype}",
+            "steps",
+            {"optimizer": "GGT", "shapes": "odd", "d": d, "r": r, "dtype": dtype},
+            promised=(d, r, dtype) in targets,
+        )
+        for d, r, dtype in sizes
+    ]
+
+
+def _paper() -> list[Case]:
+    sizes = [(5_300_000, 200, "eigh"), (5_300_000, 200, "svd"), (1_000_000, 50, "eigh"), (1_000_000, 50, "svd")]
+    sizes += [(100_000, 20, "eigh"), (100_000, 20, "svd")]
+    return [
+        Case(
+            f"paper_{method}_d{d}_r{r}",
+            "paper",
+            {"d": d, "r": r, "method": method},
+            promised=(d, r, method) == (5_300_000, 200, "eigh"),
+        )
+        for d, r, method in sizes
+    ]
+
+
+def _training() -> list[Case]:
+    return [
+        Case(
+            f"training_{model}_{mode}",
+            "training",
+            {"model": model, "mode": mode},
+            promised=model in ("lstm", "shake-shake"),
+        )
+        for model in ("lstm", "shake-shake", "lstm-512-bf16")
+        for mode in ("eager", "captured")
+    ]
+
+
+def _scopes() -> list[Case]:
+    return [
+        Case(
+            f"scope_{scope}_gpt_r50_{dtype}",
+            "scopes",
+            {"optimizer": "GGT", "shapes": "gpt", "r": 50, "dtype": dtype, "scope": scope},
+            promised=True,
+        )
+        for dtype in ("float32", "bfloat16")
+        for scope in ("model", "parameter")
+    ]
+
+
+def _baselines() -> list[Case]:
+    named: list[tuple[str, int | None, str | None]]
+    named = [("GGT", 200, "bfloat16"), ("GGT", 200, "float32"), ("GGT", 20, "float32"), ("torchzero GGT", 20, None)]
+    named += [(name, None, None) for name in ("SGD", "Adam", "Muon", "SOAP", "Shampoo")]
+    made = []
+    for shapes in ("lstm", "gpt"):
+        for optimizer, r, dtype in named:
+            options: dict[str, Any] = {"optimizer": optimizer, "shapes": shapes}
+            options.update({key: value for key, value in (("r", r), ("dtype", dtype)) if value is not None})
+            label = "_".join(str(part).replace(" ", "-") for part in (optimizer, r and f"r{r}", dtype) if part)
+            made.append(Case(f"baseline_{shapes}_{label}", "baselines", options))
+    big = {"optimizer": "torchzero GGT", "shapes": "lstm", "r": 200}
+    return [*made, Case("baseline_lstm_torchzero-GGT_r200", "baselines", big)]
+
+
+def _root() -> list[Case]:
+    sizes = ((20, 1), (50, 1), (100, 1), (200, 1), (400, 1), (50, 80), (20, 300))
+    return [Case(f"root_r{r}_batch{batch}", "root", {"r": r, "batch": batch}) for r, batch in sizes]
+
+
+def _kernels() -> list[Case]:
+    sizes = [(5_300_000, 200, "bfloat16"), (5_300_000, 200, "float32"), (100_000_000, 50, "bfloat16")]
+    sizes += [(100_000, 20, "float32"), (1_000_000, 50, "bfloat16")]
+    return [Case(f"kernels_d{d}_r{r}_{dtype}", "kernels", {"d": d, "r": r, "dtype": dtype}) for d, r, dtype in sizes]
+
+
+def _cpu() -> list[Case]:
+    return [
+        Case("cpu_step_d300000_r100", "cpu", {"figure": "step", "d": 300_000, "r": 100}, promised=True),
+        Case("cpu_step_d1000000_r100", "cpu", {"figure": "step", "d": 1_000_000, "r": 100}, promised=True),
+        Case("cpu_memory_d4000000_r5", "cpu", {"figure": "memory", "d": 4_000_000, "r": 5}, promised=True),
+        Case("cpu_torchzero_d300000_r100", "cpu", {"figure": "torchzero", "d": 300_000, "r": 100}),
+        Case("cpu_bfloat16_d300000_r100", "cpu", {"figure": "step", "d": 300_000, "r": 100, "dtype": "bfloat16"}),
+        Case(
+            "cpu_growth_in_d",
+            "cpu",
+            {"figure": "growth", "sizes": [[d, 50] for d in (125_000, 250_000, 500_000, 1_000_000)]},
+        ),
+        Case("cpu_growth_in_r", "cpu", {"figure": "growth", "sizes": [[1_000_000, r] for r in (25, 50, 100, 200)]}),
+    ]
+
+
+_MAKERS = {
+    "steps": _steps,
+    "paper": _paper,
+    "training": _training,
+    "scopes": _scopes,
+    "baselines": _baselines,
+    "root": _root,
+    "kernels": _kernels,
+    "cpu": _cpu,
+}

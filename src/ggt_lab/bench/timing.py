@@ -1,0 +1,162 @@
+"""How things are timed: medians after a warm-up, on a device by its own events, on a CPU by the clock."""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+__all__ = ["Timing", "attempt", "captured", "copy_bandwidth", "interleaved", "measure", "seconds_of", "summarize"]
+
+Call = Callable[[], object]
+
+_WARMUP = 5
+_FEWEST = 3
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Milliseconds of one call: the median, the middle 80 % of the calls, their mean and number."""
+
+    median_ms: float
+    low_ms: float
+    high_ms: float
+    mean_ms: float
+    calls: int
+
+    def as_dict(self) -> dict[str, float]:
+        """For a JSON file."""
+        return asdict(self)
+
+
+def summarize(milliseconds: Sequence[float]) -> Timing:
+    """The figures of a list of times.
+
+    Example:
+        >>> summarize([3.0, 1.0, 2.0])
+        Timing(median_ms=2.0, low_ms=1.0, high_ms=3.0, mean_ms=2.0, calls=3)
+    """
+    ordered = sorted(milliseconds)
+    cut = len(ordered) // 10
+    return Timing(statistics.median(ordered), ordered[cut], ordered[-1 - cut], statistics.fmean(ordered), len(ordered))
+
+
+def measure(call: Call, device: torch.device, *, repeats: int = 30, seconds: float = 20.0) -> Timing:
+    """Time ``call`` after a warm-up: ``repeats`` times, or fewer (but three) where that would take too long.
+
+    On CUDA each call lies between two events of its own, and calls follow each other without waiting: where the host
+    is slower than the device, this is the host's time.
+
+    Args:
+        call: what to time.
+        device: where it runs.
+        repeats: at most so many calls.
+        seconds: about so long at most, the warm-up not counted.
+    """
+    single = seconds_of(call, device)  # the first one compiles, too
+    if single * _WARMUP < seconds:
+        for _ in range(_WARMUP - 1):
+            single = seconds_of(call, device)
+    repeats = max(_FEWEST, min(repeats, int(seconds / max(single, 1e-9))))
+    if device.type != "cuda":
+        return summarize([1e3 * seconds_of(call, device) for _ in range(repeats)])
+    pairs = [(_event(), _event()) for _ in range(repeats)]
+    for start, end in pairs:
+        start.record()
+        call()
+        end.record()
+    torch.cuda.synchronize(device)
+    return summarize([start.elapsed_time(end) for start, end in pairs])
+
+
+def interleaved(
+    contenders: Mapping[str, Call],
+    device: torch.device,
+    *,
+    rounds: int,
+    block: int = 1,
+    prepare: Mapping[str, Call] | None = None,
+) -> dict[str, list[float]]:
+    """Milliseconds per call of each contender, one block of calls of each per round: what is noisy is so to all alike.
+
+    Host time is included, and the device is waited for at both ends of a block.
+
+    Args:
+        contenders: what to time, by name.
+        device: where they run.
+        rounds: how many blocks of each are timed; two more warm up.
+        block: calls per block.
+        prepare: what to do, untimed, before a block of that name.
+
+    Returns:
+        One number per round for each contender, rounds in the same order for all: ratios can be paired.
+    """
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    for round_ in range(rounds + 2):
+        for name, call in contenders.items():
+            if prepare and name in prepare:
+                prepare[name]()
+            elapsed = seconds_of(call, device, calls=block)
+            if round_ >= 2:
+                times[name].append(1e3 * elapsed / block)
+    return times
+
+
+def captured(call: Call, *, warmup: int = 3) -> Callable[[], None]:
+    """The same call as a CUDA graph: what the device needs when the host is not in the way."""
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(warmup):
+            call()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    replay: Callable[[], None] = graph.replay
+    return replay
+
+
+def copy_bandwidth(device: torch.device, nbytes: int | None = None) -> float:
+    """Bytes per second, read and written, of a copy on the device: of 4 GiB on a GPU, 64 MiB on a CPU by default."""
+    if nbytes is None:
+        nbytes = 2**32 if device.type == "cuda" else 2**26
+    milliseconds = _copy_ms(device, nbytes)
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    return 2 * nbytes / (milliseconds * 1e-3)
+
+
+def _copy_ms(device: torch.device, nbytes: int) -> float:
+    source = torch.empty(nbytes // 4, dtype=torch.float32, device=device).normal_()
+    target = torch.empty_like(source)
+    return measure(lambda: target.copy_(source), device, seconds=2.0).median_ms
+
+
+def seconds_of(call: Call, device: torch.device, calls: int = 1) -> float:
+    """Seconds of so many calls by the clock, with the device waited for before and after."""
+    _wait(device)
+    start = time.perf_counter()
+    for _ in range(calls):
+        call()
+    _wait(device)
+    return time.perf_counter() - start
+
+
+def _event() -> Any:  # noqa: ANN401 - torch gives it no type
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def attempt(call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - whatever it returns
+    """The result, or the error as text: one variant that fails must not take the others with it."""
+    try:
+        return call(*arguments, **options)
+    except Exception as error:
+        return f"{type(error).__name__}: {str(error)[:300]}"

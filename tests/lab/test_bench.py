@@ -1,0 +1,421 @@
+"""The benchmark suite: cases that fail are recorded, promises are judged both ways, everything small runs on a CPU."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.linalg
+import torch
+
+import ggt_lab.commands.bench as command
+from ggt_lab.bench import cpu, kernels, paper, run, steps, timing, training
+from ggt_lab.bench.cases import KINDS, Case, cases
+from ggt_lab.bench.summary import figures, promises, write_summary
+from ggt_lab.figures.speed import draw_speed
+
+CPU = torch.device("cpu")
+SOURCE = str(Path(run.__file__).parents[2])
+
+
+@pytest.fixture(autouse=True)
+def _children_find_the_package_and_compile_nothing(monkeypatch):
+    monkeypatch.setenv("TORCH_GGT_COMPILE", "0")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (SOURCE, os.environ.get("PYTHONPATH")))))
+
+
+# ---- timing ----------------------------------------------------------------------------------------------------------
+
+
+def test_spread_leaves_out_a_tenth_at_each_end():
+    timing_ = timing.summarize([float(x) for x in range(1, 21)])
+    assert (timing_.low_ms, timing_.median_ms, timing_.high_ms, timing_.calls) == (3.0, 10.5, 18.0, 20)
+
+
+def test_measure_stays_within_its_seconds():
+    calls = []
+    assert timing.measure(lambda: calls.append(1), CPU, repeats=7).calls == 7
+    assert len(calls) == 7 + 5  # five to warm up
+    assert timing.measure(lambda: sum(range(300_000)), CPU, repeats=1000, seconds=1e-3).calls == 3
+
+
+def test_contenders_take_turns():
+    order = []
+    calls = {name: (lambda name=name: order.append(name)) for name in "ab"}
+    times = timing.interleaved(calls, CPU, rounds=2, block=2, prepare={"b": lambda: order.append("prepare")})
+    assert order == ["a", "a", "prepare", "b", "b"] * 4
+    assert {name: len(values) for name, values in times.items()} == {"a": 2, "b": 2}
+
+
+def test_an_error_is_words():
+    assert timing.attempt(lambda: 1 / 0) == "ZeroDivisionError: division by zero"
+
+
+# ---- what is measured ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("shapes", "d", "tensors"), [("odd", 1003, 20), ("lstm", 5_299_450, 15), ("gpt", 10_784_306, 78)]
+)
+def test_parameters(shapes, d, tensors):
+    made = steps.make_parameters(shapes, CPU, d=1003)
+    assert (sum(p.numel() for p in made), len(made)) == (d, tensors)
+    assert all(p.grad is not None and p.grad.std() > 0.1 for p in made if p.numel() > 10)
+
+
+@pytest.mark.parametrize("name", steps.OPTIMIZERS)
+def test_every_optimizer_steps_or_is_not_installed(name):
+    if (package := steps._NEEDS.get(name)) and importlib.util.find_spec(package) is None:
+        with pytest.raises(steps.NotInstalledError, match=f"{package} is not installed"):
+            steps.make_optimizer(name, steps.make_parameters("square", CPU, d=16))
+        return
+    result = steps.step(CPU, 1e9, optimizer=name, shapes="square", d=1600, r=3, dtype="float32", repeats=3)
+    assert result["d"] == 1600
+    assert result["floor_ms"] == pytest.approx(2 * 3 * 1600 * 4 / 1e9 * 1e3)
+    assert result["eager_over_floor"] == pytest.approx(result["eager"]["median_ms"] / result["floor_ms"])
+
+
+def test_a_step_moves_every_parameter():
+    for name in ("GGT", "SGD", "Adam", "Muon"):
+        made = [*steps.make_parameters("square", CPU, d=64), *steps.make_parameters("odd", CPU, d=64, tensors=2)]
+        before = [p.detach().clone() for p in made]
+        steps.make_optimizer(name, made, r=3)()
+        assert not any(torch.equal(a, b) for a, b in zip(before, made, strict=True)), name
+
+
+def test_the_papers_step_is_the_papers():
+    """All three forms are [(GGᵀ)^½ + εI]⁻¹ v, in float64 and on a well-conditioned window; v is a column of it."""
+    G = torch.randn(40, 5, dtype=torch.float64)
+    v = G[:, 0].clone()
+    root = scipy.linalg.sqrtm((G @ G.T).numpy() + 1e-14 * np.eye(40)).real
+    want = torch.from_numpy(np.linalg.solve(root + 1e-8 * np.eye(40), v.numpy()))
+    for method in (paper.by_eigh_in_the_span, paper.by_eigh, paper.by_svd):
+        assert torch.allclose(method(G, v), want, atol=1e-5), method.__name__
+
+
+@pytest.mark.parametrize("method", ["eigh", "svd"])
+def test_paper(method):
+    result = paper.paper(CPU, 1e9, d=500, r=4, method=method, rounds=3)
+    assert set(result["over_GGT_float32"]) == set(paper.METHODS[method])
+    name = next(iter(paper.METHODS[method]))
+    times = {name: timing_["median_ms"] for name, timing_ in result["times"].items()}
+    assert result["over_GGT_bfloat16"][name] == pytest.approx(times[name] / times["GGT bfloat16"])
+
+
+@pytest.mark.parametrize("model", training.MODELS)
+def test_training(model, monkeypatch):
+    small = {"SGD": {}, "GGT r=2 float32": {"window": 2}}
+    monkeypatch.setattr(training, "CONTENDERS", small)
+    result = training.training(CPU, 1e9, model=model, mode="eager", rounds=2, block=1, tiny=True)
+    assert result["times"].keys() == small.keys()
+    assert result["over_SGD"]["GGT r=2 float32"] > 0
+
+
+@pytest.mark.parametrize(("model", "mode", "words"), [("gru", "eager", "gru"), ("lstm", "lazy", "lazy")])
+def test_training_of_something_else(model, mode, words):
+    with pytest.raises(ValueError, match=words):
+        training.training(CPU, 1e9, model=model, mode=mode, tiny=True)
+
+
+def test_root_reports_its_error():
+    result = kernels.root(CPU, 1e9, r=6, batch=2)
+    assert result["cholesky 1e-08, error"] < 1e-7
+    G = torch.eye(3, dtype=torch.float64)[None]
+    u = torch.ones(1, 3, dtype=torch.float64)
+    assert kernels.relative_error(G, 1.5 * u, u) == pytest.approx(0.5)
+
+
+def test_cpu_figures():
+    step = cpu.cpu(CPU, 1e9, figure="step", d=2000, r=3, rounds=3)
+    ms = {name: timing_["median_ms"] for name, timing_ in step["times"].items()}
+    assert step["over_bare_products"] == pytest.approx(ms["GGT"] / (ms["W v"] + ms["WT c"]))
+    growth = cpu.cpu(CPU, 1e9, figure="growth", sizes=[[100, 2], [200, 2]], rounds=2)
+    assert list(growth["times"]) == ["d=100 r=2", "d=200 r=2"]
+    with pytest.raises(ValueError, match="figure must be"):
+        cpu.cpu(CPU, 1e9, figure="speed")
+
+
+# ---- cases and their processes ---------------------------------------------------------------------------------------
+
+
+def test_cases_have_names_of_their_own_and_promises_come_first():
+    everything = cases(KINDS)
+    assert len({case.name for case in everything}) == len(everything)
+    quick = cases(KINDS, quick=True)
+    assert everything[: len(quick)] == quick
+    assert {case.kind for case in everything} == set(KINDS) == set(run.MEASURES)
+    sizes = [case.options for case in everything if case.kind == "steps"]
+    assert {o["d"] for o in sizes} >= {100_000, 1_000_000_000}
+    assert {o["r"] for o in sizes} == {10, 20, 50, 100, 200, 400}
+    with pytest.raises(ValueError, match="did you mean steps"):
+        cases(["step"])
+
+
+def test_every_promise_has_a_case():
+    names = {case.name for case in cases(KINDS, quick=True)}
+    assert {promise.case for promise in promises([])} <= names
+
+
+SMALL = {"optimizer": "GGT", "shapes": "odd", "d": 60, "r": 2, "dtype": "float32", "repeats": 3}
+
+
+@pytest.fixture
+def quick_bandwidth(monkeypatch):
+    monkeypatch.setattr(run, "copy_bandwidth", lambda device: 1e9)
+
+
+@pytest.mark.usefixtures("quick_bandwidth")
+def test_an_error_in_a_case_is_a_record():
+    good = run.measure_case(Case("good", "steps", SMALL), CPU)
+    assert (good["status"], good["copy_bandwidth"]) == ("done", 1e9)
+    assert good["environment"]["torch"] == torch.__version__
+    bad = run.measure_case(Case("bad", "steps", {**SMALL, "shapes": "round"}), CPU)
+    assert bad["status"] == "failed"
+    assert "ValueError: shapes must be odd" in bad["error"]
+    json.dumps([good, bad], allow_nan=False)
+
+
+@pytest.mark.usefixtures("quick_bandwidth")
+def test_a_missing_package_is_no_failure(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pytorch_optimizer", None)
+    record = run.measure_case(Case("soap", "baselines", {"optimizer": "SOAP", "shapes": "square", "d": 16}), CPU)
+    assert (record["status"], record["error"]) == ("not installed", "pytorch_optimizer is not installed")
+
+
+def test_processes_failures_and_resuming(tmp_path):
+    """In processes: one that succeeds, one whose error is recorded; then only the failed one is run again."""
+    small = {"figure": "step", "d": 50, "r": 2, "rounds": 2}
+    wanted = [Case("good", "cpu", small), Case("bad", "cpu", {**small, "figure": "none"})]
+    seen = []
+    records = run.run_cases(wanted, tmp_path, device="cpu", on_done=lambda record: seen.append(record["case"]))
+    assert [(r["case"], r["status"]) for r in records] == [("good", "done"), ("bad", "failed")]
+    assert seen == ["good", "bad"]
+    good = tmp_path / "good.json"
+    before = good.stat().st_mtime_ns
+    mended = [wanted[0], Case("bad", "cpu", small)]
+    again = run.run_cases(mended, tmp_path, device="cpu")
+    assert [r["status"] for r in again] == ["done", "done"]
+    assert good.stat().st_mtime_ns == before
+    assert {r["case"] for r in run.read_cases([tmp_path])} == {"good", "bad"}
+
+
+def test_a_process_that_dies_or_hangs_is_recorded(tmp_path, monkeypatch):
+    class Dead:
+        exitcode = -9
+
+        def __init__(self, alive):
+            self.alive = alive
+
+        def start(self):
+            pass
+
+        def join(self, limit=None):
+            pass
+
+        def is_alive(self):
+            return self.alive
+
+        def kill(self):
+            self.alive = False
+
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "c.log").write_text("last words")
+    case = Case("c", "cpu", {})
+    outcomes = {}
+    for alive, cut_short in ((False, False), (True, False), (True, True)):
+
+        class Context:
+            Process = staticmethod(lambda alive=alive, **_: Dead(alive))
+
+        found = run._in_a_process(Context, case, tmp_path, "cpu", limit=5, cut_short=cut_short)
+        outcomes[alive, cut_short] = found and (found["status"], found["error"], found["log"])
+    assert outcomes == {
+        (False, False): ("failed", "its process ended with code -9", "last words"),
+        (True, False): ("failed", "not finished after 5 s", "last words"),
+        (True, True): None,  # the run's time was up, not the case's: it is left for the next call
+    }
+
+
+def test_no_time_left_leaves_all_cases(tmp_path):
+    wanted = [Case("good", "cpu", {"figure": "step", "d": 50, "r": 2})]
+    records = run.run_cases(wanted, tmp_path, device="cpu", seconds=0)
+    assert records == []
+    assert run.unfinished(wanted, records) == wanted
+
+
+def test_damaged_files_are_run_again(tmp_path):
+    (tmp_path / "good.json").write_text('{"case": "good", "sta')
+    assert run.read_cases([tmp_path]) == []
+    assert run._finished(tmp_path / "good.json") is None
+
+
+def test_the_measuring_path_needs_torch_and_numpy_alone():
+    banned = ["rich", "tyro", "matplotlib", "sklearn", "scipy", "plotly", "jinja2", "pytorch_optimizer", "torchzero"]
+    script = (
+        f"import sys\nfor name in {banned!r}: sys.modules[name] = None\n"
+        "sys.argv = ['bench', '--list', '--what', 'training', 'baselines']\n"
+        "import ggt_lab.bench.__main__ as m\nm.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "training_lstm_eager" in done.stdout
+
+
+# ---- the summary -----------------------------------------------------------------------------------------------------
+
+
+def record(case, kind, result, **more):
+    environment = {"gpu": "a GPU", "processor": "a CPU", "command": "c"}
+    return {
+        "case": case,
+        "kind": kind,
+        "status": "done",
+        "result": result,
+        "environment": environment,
+        "options": {},
+    } | {
+        "device": "cuda",
+        **more,
+    }
+
+
+def made_up(*, good):
+    """Every promised case, all figures on the right side of their target or all on the wrong one, by a hair."""
+    over = 0.999 if good else 1.001
+    records = []
+    for d, r, dtype, target in (
+        (5_300_000, 200, "bfloat16", 1.5),
+        (5_300_000, 200, "float32", 1.5),
+        (100_000_000, 50, "bfloat16", 1.15),
+    ):
+        result = {"d": d, "r": r, "dtype": dtype, "scope": "model", "floor_ms": 1.0, "eager_over_floor": target * over}
+        result |= {"eager": timing.summarize([target * over]).as_dict(), "captured": "AcceleratorError: no"}
+        result |= {"host_syncs": 0 if good else 1, "beyond_window": 4 * over}
+        records.append(record(f"step_d{d}_r{r}_{dtype}", "steps", result, options={"optimizer": "GGT"}))
+    names = list(paper.METHODS["eigh"])
+    times = {name: timing.summarize([12 / over]).as_dict() for name in names}
+    times |= {f"GGT {dtype}": timing.summarize([1.0]).as_dict() for dtype in ("float32", "bfloat16")}
+    result = {"d": 5_300_000, "r": 200, "times": times, "over_GGT_float32": dict.fromkeys(names, 12 / over)}
+    records.append(record("paper_eigh_d5300000_r200", "paper", result))
+    for model, target in (("lstm", 1.10), ("shake-shake", 1.08)):
+        for mode in ("eager", "captured"):
+            ratios = {
+                f"GGT r={r} {t}": over * (target if r == 200 else 1.03) for r in (20, 200) for t in steps_dtypes()
+            }
+            times = {name: timing.summarize([ratio]).as_dict() for name, ratio in {"SGD": 1.0, **ratios}.items()}
+            result = {"model": model, "mode": mode, "times": times, "over_SGD": ratios}
+            records.append(record(f"training_{model}_{mode}", "training", result))
+    for dtype in steps_dtypes():
+        for scope, ms in (("model", 1.0), ("parameter", 2 * over)):
+            result = {"d": 10, "r": 50, "dtype": dtype, "scope": scope, "floor_ms": 0.5}
+            result["eager"] = timing.summarize([ms]).as_dict()
+            records.append(record(f"scope_{scope}_gpt_r50_{dtype}", "scopes", result, options={"optimizer": "GGT"}))
+    for d in (300_000, 1_000_000):
+        times = {"W v": 1.0, "WT c": 1.0, "GGT": 3 * over}
+        times = {name: timing.summarize([ms]).as_dict() for name, ms in times.items()}
+        result = {"d": d, "r": 100, "dtype": "float32", "times": times, "over_bare_products": 1.5 * over}
+        records.append(record(f"cpu_step_d{d}_r100", "cpu", result, device="cpu"))
+    records.append(record("cpu_memory_d4000000_r5", "cpu", {"beyond_window": 4 * over}, device="cpu"))
+    return records
+
+
+def steps_dtypes():
+    return ("bfloat16", "float32")
+
+
+@pytest.mark.parametrize("good", [True, False])
+def test_promises_are_judged_both_ways(good, tmp_path):
+    records = made_up(good=good)
+    judged = promises(records)
+    assert [promise.met for promise in judged] == [good] * len(judged)
+    assert {promise.verdict for promise in judged} == {"met" if good else "MISSED"}
+    write_summary(records, tmp_path / "records" / "speed.json")
+    written = json.loads((tmp_path / "records" / "speed.json").read_text())
+    assert [promise["met"] for promise in written["promises"]] == [good] * len(judged)
+    assert all(
+        {"case", "figure_ms", "floor_ms", "ratio", "hardware", "command"} <= line.keys() for line in written["figures"]
+    )
+    assert {line["hardware"] for line in written["figures"]} == {"a GPU", "a CPU"}
+
+
+def test_what_was_not_measured_is_neither_met_nor_missed():
+    failed = {**made_up(good=True)[0], "status": "failed", "error": "OutOfMemoryError"}
+    judged = promises([failed])
+    assert {promise.met for promise in judged} == {None}
+    words = made_up(good=True)[0]
+    words["result"]["host_syncs"] = "RuntimeError: something else"
+    syncs = next(promise for promise in promises([words]) if promise.what.startswith("host syncs"))
+    assert syncs.verdict == "not measured"
+
+
+def test_figures_of_baselines_are_means_and_failures_are_listed(tmp_path):
+    eager = timing.summarize([1.0] * 9 + [11.0]).as_dict()
+    soap = record(
+        "baseline_gpt_SOAP", "baselines", {"d": 7, "scope": "model", "eager": eager}, options={"optimizer": "SOAP"}
+    )
+    assert [(line.figure_ms, line.floor_ms) for line in figures([soap])] == [(2.0, None)]
+    missing = {"case": "x", "kind": "baselines", "status": "not installed", "error": "torchzero is not installed"}
+    write_summary([soap, missing], tmp_path / "speed.json")
+    assert json.loads((tmp_path / "speed.json").read_text())["not measured"] == {"x": "torchzero is not installed"}
+
+
+def test_figures_are_drawn_from_records_alone(tmp_path):
+    records = made_up(good=True)
+    eager = timing.summarize([1.0]).as_dict()
+    options = {"optimizer": "SGD", "shapes": "gpt"}
+    records.append(record("baseline_gpt_SGD", "baselines", {"d": 7, "scope": "model", "eager": eager}, options=options))
+    files = draw_speed(records, tmp_path)
+    assert [file.name for file in files if file.suffix == ".png"] == ["steps.png", "training.png", "baselines.png"]
+    assert all(file.stat().st_size > 5_000 for file in files)
+    assert draw_speed([], tmp_path) == []
+
+
+# ---- the commands ----------------------------------------------------------------------------------------------------
+
+
+def test_ggt_bench_measures_sums_up_and_goes_on(tmp_path, monkeypatch, capsys):
+    small = {"figure": "step", "d": 50, "r": 2, "rounds": 2}
+    wanted = [Case("cpu_step_d300000_r100", "cpu", small), Case("cpu_bad", "cpu", {**small, "figure": "none"})]
+    monkeypatch.setattr(command, "cases", lambda what, *, quick: wanted)
+    command.BenchCommand(device="cpu", out=tmp_path, seconds=0).run()
+    assert "2 cases are left" in capsys.readouterr().out
+    command.BenchCommand(device="cpu", out=tmp_path).run()
+    words = " ".join(capsys.readouterr().out.split())
+    assert "failed: cpu_bad: ValueError: figure must be" in words
+    assert "CPU step, d = 50, r = 2" in words
+    assert ("MISSED" in words) or ("met" in words)
+    command.BenchCommand(out=tmp_path / "summary", records=(tmp_path,)).run()
+    summed = json.loads((tmp_path / "summary" / "speed.json").read_text())
+    assert {line["case"] for line in summed["figures"]} == {"cpu_step_d300000_r100"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"what": ("speed",)}, "unknown kind of case 'speed'"),
+        ({"what": ("steps",), "device": "cpu"}, "without a GPU there is --what cpu"),
+        ({"device": "tpu"}, "device must be cuda or cpu, got 'tpu'"),
+        ({"records": (Path("nowhere"),)}, "no such folder of records: nowhere"),
+    ],
+)
+def test_ggt_bench_says_what_is_wrong(options, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        command.BenchCommand(out=tmp_path, **options).run()
+
+
+def test_the_plain_command(tmp_path):
+    def bench(*arguments):
+        words = [sys.executable, "-m", "ggt_lab.bench", "--out", str(tmp_path), *arguments]
+        return subprocess.run(words, capture_output=True, text=True, check=False)
+
+    if not torch.cuda.is_available():
+        assert "need a GPU" in bench("--what", "steps").stderr
+    for number, record_ in enumerate(made_up(good=False)):
+        (tmp_path / f"{number}.json").write_text(json.dumps(record_))
+    done = bench("--records", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "MISSED     1.501 ≤ 1.5   step over the floor" in done.stdout
