@@ -40,10 +40,21 @@ from torch_ggt.kernels import gpu_kernels
 from torch_ggt.kernels.spans import ALIGNMENT, Spans
 from torch_ggt.memory import allocate_window
 from torch_ggt.pieces import Piece, whole
-from torch_ggt.sharding import Claim, Local, Sharding
+from torch_ggt.sharding import Claim, Local, Sharding, digest
 from torch_ggt.window import GramRow, Window, mend_gram
 
-__all__ = ["WHOLE_BLOCK_KEYS", "Block", "Candidate", "Group", "State", "attach", "describe", "make_blocks", "partition"]
+__all__ = [
+    "WHOLE_BLOCK_KEYS",
+    "Block",
+    "Candidate",
+    "Group",
+    "State",
+    "attach",
+    "describe",
+    "make_blocks",
+    "partition",
+    "stale",
+]
 
 Group = dict[str, Any]
 State = MutableMapping[Tensor, dict[str, Any]]
@@ -56,7 +67,8 @@ _AGREED = (
 )
 _DAMAGED = (
     "GGT: the Gram matrix of the state is not that of the rows beside it, and was computed anew. If you did not change "
-    "the rows, they were damaged on their way: torch's broadcast_from_rank0, for one, wants contiguous tensors."
+    "the rows, they were damaged or lost on their way: torch's broadcast_from_rank0 for one wants contiguous tensors, "
+    "and the state_dict() of one rank of many has its own part of a window alone (docs/distributed.md)."
 )
 _WIDE = (torch.float64, torch.complex128)
 
@@ -103,8 +115,9 @@ class Block:
         return any(parameter.grad is not None for _, parameter in self.members)
 
     def attach(self, state: State, *, allot: bool) -> bool:
-        """`attach` for a matrix that is all in one block."""
-        return attach([[self]], state, self.sharding, allot=allot)
+        """`attach` for a matrix that is all in one block; False while no parameter has columns."""
+        attach([[self]], state, self.sharding, allot=allot)
+        return bool(self.allotment(state, allot=allot))
 
     def allotment(self, state: State, *, allot: bool) -> list[tuple[Group, Tensor]]:
         """The members that have columns, and with ``allot`` those that have a gradient and none yet."""
@@ -228,6 +241,13 @@ class Block:
                     "parameters, make a new optimizer and load it."
                 )
             _check_dense(group, parameter)
+
+    def nonfinite_gradient(self) -> tuple[Group, Tensor] | None:
+        """The first parameter of which a gradient that is here is not finite; waits for the device."""
+        for index, (group, parameter) in enumerate(self.allotted):
+            if parameter.grad is not None and not bool(self._gradient(index).isfinite().all()):
+                return group, parameter
+        return None
 
     # ---- one step --------------------------------------------------------------------------------------------------
 
@@ -435,53 +455,95 @@ def make_blocks(groups: list[Group], sharding: Sharding) -> list[list[Block]]:
     return matrices
 
 
-def attach(matrices: list[list[Block]], state: State, sharding: Sharding, *, allot: bool) -> bool:
-    """Make the flat tensors of the blocks hold what ``state`` says; False while no parameter has columns.
+def stale(
+    matrices: list[list[Block]], state: State, *, allot: bool
+) -> list[list[tuple[Block, list[tuple[Group, Tensor]]]]]:
+    """The matrices whose flat tensors do not hold what ``state`` says: their blocks, with the members to be allotted.
+
+    Args:
+        matrices: full matrices, each as its blocks, one per device.
+        state: the optimizer's state.
+        allot: give columns to parameters that have a gradient and none yet.
+    """
+    wanted = [[(block, block.allotment(state, allot=allot)) for block in blocks] for blocks in matrices]
+    return [
+        parts
+        for parts in wanted
+        if not all(block.is_current(allotted, state) for block, allotted in parts) and any(a for _, a in parts)
+    ]
+
+
+def attach(matrices: list[list[Block]], state: State, sharding: Sharding, *, allot: bool, ask: bool = False) -> bool:
+    """Make the flat tensors of the blocks hold what ``state`` says.
 
     Args:
         matrices: full matrices, each as its blocks, one per device.
         state: the optimizer's state.
         sharding: that the blocks were made with.
         allot: give columns to parameters that have a gradient and none yet.
+        ask: compare with other ranks even if nothing is to be made here.
+
+    Returns:
+        whether there was something to compare or to make.
     """
-    wanted = [[(block, block.allotment(state, allot=allot)) for block in blocks] for blocks in matrices]
-    stale = [
-        parts
-        for parts in wanted
-        if not all(block.is_current(allotted, state) for block, allotted in parts) and any(a for _, a in parts)
-    ]
-    if stale:
-        sharding.agree(lambda: _claim(stale, state))
-    for parts in stale:
+    waiting = stale(matrices, state, allot=allot)
+    if not waiting and not ask:
+        return False
+    drafts: list[list[tuple[Window, Callable[[], None]]]] = []
+
+    def make() -> Claim:
+        for parts in waiting:
+            matrix = [member for _, allotted in parts for member in allotted]
+            drafts.append([block.draft(allotted, matrix, state) for block, allotted in parts if allotted])
+        return Claim("windows are made")
+
+    sharding.agree(lambda: _claim(waiting, matrices, state))
+    sharding.agree(make)  # there may not be memory for one of them
+    for parts, drafted in zip(waiting, drafts, strict=True):
         matrix = [member for _, allotted in parts for member in allotted]
-        resumed = any("gram" in state[parameter] for _, parameter in matrix)
-        drafts = [block.draft(allotted, matrix, state) for block, allotted in parts if allotted]
-        complete = all("window" in state[parameter] for _, parameter in matrix)
-        if resumed and mend_gram([window for window, _ in drafts]) and complete:
-            warnings.warn(_DAMAGED, stacklevel=4)
+        if _resumed(matrix, state):
+            complete = all("window" in state.get(p, {}) for block, _ in parts for _, p in block.members)
+            if mend_gram([window for window, _ in drafted]) and complete:
+                warnings.warn(_DAMAGED, stacklevel=4)
+    for parts, drafted in zip(waiting, drafts, strict=True):  # only now: a failure above leaves the state as it was
         for block, allotted in parts:
             if not allotted:
                 block.forget()
-        for _, commit in drafts:  # only now: a failure above leaves the state as it was
+        for _, commit in drafted:
             commit()
-    return any(allotted for parts in wanted for _, allotted in parts)
+    return True
 
 
-def _claim(stale: list[list[tuple[Block, list[tuple[Group, Tensor]]]]], state: State) -> Claim:
+def _resumed(matrix: list[tuple[Group, Tensor]], state: State) -> bool:
+    return any("gram" in state.get(parameter, {}) for _, parameter in matrix)
+
+
+def _claim(
+    waiting: list[list[tuple[Block, list[tuple[Group, Tensor]]]]], matrices: list[list[Block]], state: State
+) -> Claim:
     """What all ranks must agree on before any of them makes a window."""
     options: list[Any] = []
     parameters: list[tuple[str, Tensor]] = []
-    for parts in stale:
+    for parts in waiting:
         matrix = [member for _, allotted in parts for member in allotted]
         for group, parameter in matrix:
             _common_device([parameter])
             _check_dense(group, parameter)
         block = parts[0][0]
-        counts = [int(state[p]["count"]) for _, p in matrix if "count" in state.get(p, {})]
+        entries = [state[p] for _, p in matrix if "gram" in state.get(p, {})]
+        counts = [int(entry["count"]) for entry in entries if "count" in entry]
+        small = [entry[key] for entry in entries for key in WHOLE_BLOCK_KEYS if key in entry]
         made_with = {key: block.options[key] for key in _AGREED if key in block.options}
-        options.append({**made_with, "parameters": len(matrix), "rows in the window": counts or [0]})
+        made_with |= {"parameters": len(matrix), "rows in the window": counts, "digest of the state": digest(small)}
+        options.append(made_with)
         parameters += [(describe(group, parameter, shape=False), parameter) for group, parameter in matrix]
-    return options, parameters
+    gradients = [
+        (describe(group, parameter, shape=False), parameter.grad is not None)
+        for blocks in matrices
+        for block in blocks
+        for group, parameter in block.members
+    ]
+    return Claim(options, parameters, gradients)
 
 
 def describe(group: Group, parameter: Tensor, *, shape: bool = True) -> str:

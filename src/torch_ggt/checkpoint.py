@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from torch_ggt.block import WHOLE_BLOCK_KEYS, partition
+from torch_ggt.sharding import digest
 
 __all__ = ["FORMAT_KEY", "FORMAT_VERSION", "Carried", "carry", "check_loadable", "in_one_piece", "summary", "unpack"]
 
@@ -99,9 +100,12 @@ def in_one_piece(state: dict[Any, dict[str, Any]]) -> dict[Any, dict[str, Any]]:
 
 def summary(state_dict: dict[str, Any]) -> dict[str, Any]:
     """What ranks that load a state together must have in common, small enough to compare."""
+    entries = [entry for entry in state_dict["state"].values() if "count" in entry]
+    small = [entry[key] for entry in entries for key in WHOLE_BLOCK_KEYS if isinstance(entry.get(key), Tensor)]
     return {
         "parameters in the saved groups": [len(group["params"]) for group in state_dict["param_groups"]],
-        "saved rows": [int(entry["count"]) for entry in state_dict["state"].values() if "count" in entry],
+        "saved rows": [int(entry["count"]) for entry in entries],
+        "digest of the state": digest(small),
     }
 
 

@@ -21,9 +21,9 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
 from torch_ggt import checkpoint
-from torch_ggt.block import Block, Candidate, Group, attach, describe, make_blocks
+from torch_ggt.block import Block, Candidate, Group, attach, describe, make_blocks, stale
 from torch_ggt.options import check_agreement, check_options
-from torch_ggt.sharding import Claim, Local, Sharding, check_group, choose, reduce_together
+from torch_ggt.sharding import Claim, Local, Sharding, check_group, choose, reduce_step
 from torch_ggt.window import GramRow
 
 if TYPE_CHECKING:  # a build of torch without distributed has none
@@ -116,6 +116,8 @@ class GGT(Optimizer):
         self._sharding: Sharding = Local()
         self._matrices: list[list[Block]] = []
         self._blocks_made_for: list[tuple[int, list[int]]] = []
+        # What all ranks know of each other: how many sums a step adds up, and which parameters have gradients.
+        self._agreed: tuple[int, list[bool] | None] = (0, None)
         self._warned = False
         defaults = {
             "lr": lr,
@@ -166,13 +168,10 @@ class GGT(Optimizer):
                 loss = closure()
 
         self._init_group()
-        matrices = self._active()
-        blocks = [block for matrix in matrices for block in matrix]
-        candidates = [_gather(block) for block in blocks]
-        self._measure(matrices, candidates)
+        blocks, candidates, check_others = self._measure()
         taken = _all_finite(candidates)
         if not torch.compiler.is_compiling():
-            self._report_nonfinite(blocks, taken)
+            self._report(blocks, taken, check_others)
         for block, candidate in zip(blocks, candidates, strict=True):
             _advance(block, candidate, taken[block.skipped.device])
         self._sharding.share([p for block in blocks for _, p in block.allotted if p.grad is not None])
@@ -202,7 +201,7 @@ class GGT(Optimizer):
         One for each matrix: of one that is spread over several devices, the first device's.
         """
         self._partition()
-        attach(self._matrices, self.state, self._sharding, allot=False)
+        self._attach(self._matrices, allot=False)
         first_shards = [next((block for block in matrix if block.allotted), None) for matrix in self._matrices]
         return [block for block in first_shards if block is not None]
 
@@ -227,7 +226,7 @@ class GGT(Optimizer):
         def before(_: Optimizer, incoming: dict[str, Any]) -> dict[str, Any]:
             def check() -> Claim:
                 checkpoint.check_loadable(incoming, self.param_groups)
-                return checkpoint.summary(incoming), []
+                return Claim(checkpoint.summary(incoming))
 
             self._partition()
             self._sharding.agree(check)
@@ -238,7 +237,7 @@ class GGT(Optimizer):
                 checkpoint.unpack(entry)
             self._partition()
             # Copies now, so that nothing aliases the caller's tensors.
-            attach(self._matrices, self.state, self._sharding, allot=False)
+            self._attach(self._matrices, allot=False)
 
         # Ours run closest to torch's own loading, inside the user's hooks.
         handles = (
@@ -265,6 +264,7 @@ class GGT(Optimizer):
         # A group belongs to its process and is not saved; torch calls this for every load_state_dict, too.
         self._process_group = getattr(self, "_process_group", None)
         self._sharding, self._matrices, self._blocks_made_for = Local(), [], []
+        self._agreed = (0, None)
         self._warned = False
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "GGT":
@@ -291,28 +291,61 @@ class GGT(Optimizer):
 
         torch.compile knows a method of this name and runs it once, outside of the graph, when it traces a step.
         """
-        check_agreement(self.param_groups)
         self._partition()
-        with_gradient = [matrix for matrix in self._matrices if any(block.has_gradient() for block in matrix)]
-        attach(with_gradient, self.state, self._sharding, allot=True)
-        for matrix in with_gradient:
-            for block in matrix:
-                if block.allotted:
-                    block.check()
+        length, pattern = self._agreed
+        with self._sharding.attempt(length, self._home()):
+            check_agreement(self.param_groups)
+            matrices = self._with_gradient()
+            news = bool(stale(matrices, self.state, allot=True))
+            news = news or (not self._sharding.alone and pattern != self._pattern())
+            if not news:
+                _check(matrices)
+        if news:
+            self._sharding.gather_all(length, self._home())
+            self._attach(matrices, allot=True, ask=True)
+            with self._sharding.attempt(self._agreed[0], self._home()):
+                _check(matrices)
 
-    def _active(self) -> list[list[Block]]:
+    def _attach(self, matrices: list[list[Block]], *, allot: bool, ask: bool = False) -> None:
+        """`attach`, and what all ranks know of each other after it."""
+        if attach(matrices, self.state, self._sharding, allot=allot, ask=ask):
+            shards = [next((block for block in matrix if block.allotted), None) for matrix in self._matrices]
+            length = sum(block.window.decay[..., 0].numel() * (block.window.size + 1) for block in shards if block)
+            self._agreed = length, self._pattern() if allot else None
+
+    def _pattern(self) -> list[bool]:
+        """Which parameters have a gradient."""
+        return [p.grad is not None for group in self.param_groups for p in group["params"]]
+
+    def _with_gradient(self) -> list[list[Block]]:
         """The matrices that have a gradient, each as its blocks, one per device."""
-        active = [matrix for matrix in self._matrices if any(block.has_gradient() for block in matrix)]
-        return [[block for block in matrix if block.allotted] for matrix in active]
+        return [matrix for matrix in self._matrices if any(block.has_gradient() for block in matrix)]
 
-    def _measure(self, matrices: list[list[Block]], candidates: list[Candidate]) -> None:
-        """k = W v for every matrix: the one thing that the shards of a window must tell each other."""
-        waiting = iter(candidates)
-        grouped = [[(block, next(waiting)) for block in matrix] for matrix in matrices]
-        partials = [[block.window.partial(candidate.row) for block, candidate in matrix] for matrix in grouped]
-        for matrix, sums in zip(grouped, reduce_together(self._sharding, partials), strict=True):
-            for (_, candidate), total in zip(matrix, sums, strict=True):
+    def _home(self) -> torch.device:
+        """Where ranks meet that have no sums to show."""
+        device: torch.device = next(p for group in self.param_groups for p in group["params"]).device
+        return device
+
+    def _measure(self) -> tuple[list[Block], list[Candidate], Callable[[], None]]:
+        """v ← β₁ v + g and k = W v for every matrix: the one thing that the shards of a window must tell each other.
+
+        Returns:
+            the blocks that make a step, their rows, and a check whether all ranks were there.
+        """
+        matrices = [[block for block in matrix if block.allotted] for matrix in self._with_gradient()]
+        with self._sharding.attempt(self._agreed[0], self._home()):
+            grouped = [[(block, _gather(block)) for block in matrix] for matrix in matrices]
+            partials = [[block.window.partial(candidate.row) for block, candidate in matrix] for matrix in grouped]
+        length = sum(matrix[0].numel() for matrix in partials)
+        if length < self._agreed[0] and not self._sharding.alone:  # the others without a gradient, to the agreed length
+            rest = torch.zeros(self._agreed[0] - length, dtype=torch.float64, device=self._home())
+            partials.append([rest])
+        sums, check_others = reduce_step(self._sharding, partials, self._home())
+        for matrix, totals in zip(grouped, sums, strict=False):
+            for (_, candidate), total in zip(matrix, totals, strict=True):
                 candidate.gram_row = GramRow(total)
+        pairs = [pair for matrix in grouped for pair in matrix]
+        return [block for block, _ in pairs], [candidate for _, candidate in pairs], check_others
 
     def _count_skipped(self, taken: dict[torch.device, Tensor]) -> None:
         """In every block, with a gradient or without: a step is skipped by all together."""
@@ -321,10 +354,12 @@ class GGT(Optimizer):
                 flag = taken.get(block.skipped.device, next(iter(taken.values())))
                 block.skipped.add_(~flag.to(block.skipped.device))
 
-    def _report_nonfinite(self, blocks: list[Block], taken: dict[torch.device, Tensor]) -> None:
+    def _report(self, blocks: list[Block], taken: dict[torch.device, Tensor], check_others: Callable[[], None]) -> None:
         """Raise or warn where the host may look: always on a CPU, on a GPU only if asked to raise."""
         capturable = any(group["capturable"] for group in self.param_groups)
         wants_error = self.param_groups[0]["nonfinite"] == "raise" and not capturable
+        if wants_error or self._home().type == "cpu":
+            check_others()
         for device, flag in taken.items():
             if (device.type != "cpu" and not wants_error) or bool(flag):
                 continue
@@ -388,14 +423,25 @@ def _advance(block: Block, candidate: Candidate, taken: Tensor) -> None:
     block.scatter(c, taken)
 
 
+def _check(matrices: list[list[Block]]) -> None:
+    for block in (block for matrix in matrices for block in matrix):
+        if block.allotted:
+            block.check()
+
+
 def _nonfinite_message(blocks: list[Block]) -> str:
     for block in blocks:
-        for group, parameter in block.allotted:
-            if parameter.grad is not None and not bool(parameter.grad.isfinite().all()):
-                return (
-                    f"GGT: the gradient of {describe(group, parameter)} is not finite. Nothing was changed. "
-                    "nonfinite='skip' skips and counts such steps."
-                )
+        offender = block.nonfinite_gradient()
+        if offender is not None:
+            return (
+                f"GGT: the gradient of {describe(*offender)} is not finite. Nothing was changed. "
+                "nonfinite='skip' skips and counts such steps."
+            )
+    if blocks and not blocks[0].sharding.alone:
+        return (
+            "GGT: a gradient is not finite on another rank, which names it, or a sum of squares overflows float64. "
+            "Nothing was changed."
+        )
     return (
         "GGT: every gradient is finite, but the row overflows the window's dtype or its square overflows float64. "
         "Nothing was changed; scale the loss down."

@@ -10,25 +10,60 @@ A piece of a parameter may be held by several ranks (replicas of a hybrid split,
 them adds its sums divided by the number of them, and the sum runs over all ranks. That is the sum over the split
 dimensions of a mesh alone, and more: a number that is not finite on *any* rank reaches all of them, and all of them get
 the same bits.
+
+No rank may wait for one that has given up. So every step is exactly one all-reduce, of a length that was agreed before
+(`length_of_step`), whether a rank can take the step or not. One that cannot sends NaN, so that none takes it, and says
+why in the last two numbers (`Sharding.attempt`, `Sharding.gather_all`); what is new (parameters with a first gradient,
+another set of gradients, loaded state) is compared in full before anybody acts on it (`Sharding.agree`).
 """
 
+import contextlib
+import zlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from torch_ggt.pieces import Piece, is_dtensor, piece_of_dtensor, slice_of, whole
+from torch_ggt.pieces import Bucket, Piece, is_dtensor, piece_of_dtensor, slice_of, whole
 
-__all__ = ["Claim", "Local", "Sharded", "Sharding", "check_group", "choose", "reduce_together"]
+__all__ = [
+    "Claim",
+    "Local",
+    "Sharded",
+    "Sharding",
+    "check_group",
+    "choose",
+    "digest",
+    "reduce_step",
+    "reduce_together",
+]
 
+_ANOTHER_FAILED = (
+    "GGT: another rank of the process group has failed in this step, and its error says why. Nothing was changed here."
+)
+_ONLY_SOME = (
+    "GGT: ranks disagree: {who} has gradients for other parameters than in the step before, or another state, and "
+    "{others} goes on as before. All ranks must have gradients for the same parameters and load the same state. "
+    "Nothing was changed."
+)
 # Elements that one all-gather brings in: enough to fill a network, and little beside a window.
 _BUCKET = 2**24
+_SIGNS = 2  # at the end of the sums of a step: how many ranks wait for the others, how many have failed
 
-Claim = tuple[Any, list[tuple[str, Tensor]]]
-"""What a rank is about to do: options that must agree, and named parameters in order."""
+
+class Claim(NamedTuple):
+    """What a rank is about to do."""
+
+    options: Any
+    """Must be the same on all ranks."""
+    parameters: Sequence[tuple[str, Tensor]] = ()
+    """Named, in order."""
+    gradients: Sequence[tuple[str, bool]] = ()
+    """Which parameters have one."""
 
 
 class Sharding(Protocol):
@@ -61,6 +96,14 @@ class Sharding(Protocol):
 
     def agree(self, claim: Callable[[], Claim]) -> None:
         """Raise on all ranks, unless all are about to do the same."""
+        ...
+
+    def attempt(self, length: int, device: torch.device) -> AbstractContextManager[None]:
+        """Code that may fail on one rank, before the all-reduce of a step; then the step fails on all."""
+        ...
+
+    def gather_all(self, length: int, device: torch.device) -> None:
+        """Instead of a step's all-reduce: return if all ranks call this, raise on all if some go on with the step."""
         ...
 
     def share(self, parameters: Sequence[Tensor]) -> None:
@@ -101,6 +144,13 @@ class Local:
         """There is nobody to disagree with; what ``claim`` raises is raised."""
         claim()
 
+    def attempt(self, length: int, device: torch.device) -> AbstractContextManager[None]:
+        """Nobody else has to know."""
+        return contextlib.nullcontext()
+
+    def gather_all(self, length: int, device: torch.device) -> None:
+        """All are here."""
+
     def share(self, parameters: Sequence[Tensor]) -> None:
         """Nobody else needs them."""
 
@@ -128,6 +178,7 @@ class Sharded:
             raise ValueError("GGT: this process is not part of the process_group it was given")
         self._meshes: dict[str, Any] = {}
         self._replicas: dict[Tensor, int] = {}
+        self._buckets: tuple[list[Any], list[Bucket]] | None = None
 
     def all_reduce(self, partial: Tensor) -> Tensor:
         """The sum over all ranks, the same bits on each."""
@@ -168,16 +219,18 @@ class Sharded:
         An error on one rank is an error on every rank: none of them waits for one that has given up.
         """
         _check_alive(self.group)
-        options, error = None, None
-        named: list[tuple[str, Tensor]] = []
+        given, error = Claim(None), None
+        pieces: list[Piece] = []
         try:
-            options, named = claim()
-            pieces = [self.piece(parameter) for _, parameter in named]
+            given = claim()
+            pieces = [self.piece(parameter) for _, parameter in given.parameters]
         except Exception as problem:
-            pieces, error = [], problem
+            given, pieces, error = Claim(None), [], problem
+        named = given.parameters
         mine = {
             "error": None if error is None else f"{type(error).__name__}: {error}",
-            "options": options,
+            "options": given.options,
+            "gradients": list(given.gradients),
             "parameters": [
                 (name, piece.shape, str(parameter.dtype))
                 for (name, parameter), piece in zip(named, pieces, strict=True)
@@ -189,45 +242,57 @@ class Sharded:
         if error is not None:
             raise error
         _compare(everyone)
-        for index, ((_, parameter), piece) in enumerate(zip(named, pieces, strict=True)):
+        for index, ((name, parameter), piece) in enumerate(zip(named, pieces, strict=True)):
             boxes = [ranks_claim["boxes"][index] for ranks_claim in everyone]
-            _check_tiling(named[index][0], piece, boxes)
+            _check_tiling(name, piece, boxes)
             self._replicas[parameter] = boxes.count((piece.offsets, piece.sizes))
+
+    @contextlib.contextmanager
+    def attempt(self, length: int, device: torch.device) -> Iterator[None]:
+        """What fails here is raised here, after the other ranks were told."""
+        try:
+            yield
+        except Exception:
+            with contextlib.suppress(RuntimeError):  # a group that is broken has nobody to be told
+                self._absent(length, device, failed=True)
+            raise
+
+    def gather_all(self, length: int, device: torch.device) -> None:
+        """See whether all ranks have something new to agree on."""
+        waiting, failed = self._absent(length, device, failed=False)
+        if failed:
+            raise RuntimeError(_ANOTHER_FAILED)
+        if waiting != self.ranks:
+            raise RuntimeError(_ONLY_SOME.format(who="this rank", others="another"))
+
+    def _absent(self, length: int, device: torch.device, *, failed: bool) -> list[int]:
+        """Take part in the all-reduce of a step without taking it."""
+        sums = torch.full((length + _SIGNS,), torch.nan, dtype=torch.float64, device=device)
+        sums[-_SIGNS:] = torch.tensor([1.0, float(failed)])
+        return [int(count) for count in self.all_reduce(sums)[-_SIGNS:].tolist()]
 
     def share(self, parameters: Sequence[Tensor]) -> None:
         """Gather the parts of plain parameters that we split, in buckets: one travels while another is unpacked."""
         increment_version([p for p in parameters if is_dtensor(p)])  # autograd has not seen their shards change
         if not self.split or self.ranks == 1:
             return
-        waiting: list[tuple[Any, Callable[[], None]]] = []
-        for bucket in _buckets([p for p in parameters if not is_dtensor(p)]):
-            waiting.append(self._start_gathering(bucket))
+        waiting: list[tuple[Any, Bucket, Tensor]] = []
+        for bucket in self._buckets_of([p for p in parameters if not is_dtensor(p)]):
+            sent = bucket.pack()
+            received = sent.new_empty(self.ranks * bucket.length)
+            # As bytes: backends differ in the dtypes they know.
+            work = _all_gather(received.view(torch.uint8), sent.view(torch.uint8), group=self.group, async_op=True)
+            waiting.append((work, bucket, received))
             if len(waiting) > 1:
-                _finish(waiting.pop(0))
+                _finish(*waiting.pop(0))
         for gathering in waiting:
-            _finish(gathering)
+            _finish(*gathering)
 
-    def _start_gathering(self, parameters: list[Tensor]) -> tuple[Any, Callable[[], None]]:
-        # Of a scalar all ranks send what they have, and the first one's counts.
-        pieces = [[slice_of(p, rank, self.ranks, None) for p in parameters] for rank in range(self.ranks)]
-        lengths = [max(_numel(of_rank[i].sizes) for of_rank in pieces) for i in range(len(parameters))]
-        sent = parameters[0].real.new_zeros(sum(lengths))
-        received = sent.new_empty(self.ranks * sent.numel())
-        mine = [piece.local(p) for p, piece in zip(parameters, pieces[self.rank], strict=True)]
-        _copy([_read(part, into) for part, into in zip(torch.split(sent, lengths), mine, strict=True)], mine)
-        # As bytes: backends differ in the dtypes they know.
-        work = _all_gather(received.view(torch.uint8), sent.view(torch.uint8), group=self.group, async_op=True)
-
-        def unpack() -> None:
-            targets, sources = [], []
-            for rank, flat in enumerate(received.chunk(self.ranks)):
-                for parameter, piece, part in zip(parameters, pieces[rank], torch.split(flat, lengths), strict=True):
-                    if rank != self.rank and (rank == 0 or piece.placements):
-                        targets.append(piece.local(parameter))
-                        sources.append(_read(part, targets[-1]))
-            _copy(targets, sources)
-
-        return work, unpack
+    def _buckets_of(self, parameters: list[Tensor]) -> list[Bucket]:
+        kinds = [(id(p), p.device, p.dtype, p.shape, p.stride()) for p in parameters]
+        if self._buckets is None or self._buckets[0] != kinds:
+            self._buckets = kinds, [Bucket(part, self.rank, self.ranks) for part in _in_buckets(parameters)]
+        return self._buckets[1]
 
     def _mesh(self, device_type: str) -> Any:  # noqa: ANN401 - a DeviceMesh
         if device_type not in self._meshes:
@@ -269,6 +334,42 @@ def reduce_together(sharding: Sharding, partials: Sequence[Sequence[Tensor]]) ->
     return [
         [total.to(partial.device) for partial in by_device] for total, by_device in zip(totals, partials, strict=True)
     ]
+
+
+def reduce_step(
+    sharding: Sharding, partials: Sequence[Sequence[Tensor]], device: torch.device
+) -> tuple[list[list[Tensor]], Callable[[], None]]:
+    """`reduce_together` for the sums of a step, with a check that no rank was absent.
+
+    Args:
+        sharding: over which ranks.
+        partials: as for `reduce_together`; of the length that was agreed.
+        device: of the first of them.
+
+    Returns:
+        the sums, NaN if a rank was absent, and a call that raises then; it waits for the device.
+    """
+    if sharding.alone:
+        return reduce_together(sharding, partials), lambda: None
+    signs = torch.zeros(_SIGNS, dtype=torch.float64, device=device)
+    *sums, (found,) = reduce_together(sharding, [*partials, [signs]])
+
+    def check() -> None:
+        waiting, failed = found.tolist()
+        if failed:
+            raise RuntimeError(_ANOTHER_FAILED)
+        if waiting:
+            raise RuntimeError(_ONLY_SOME.format(who="another rank", others="this one"))
+
+    return sums, check
+
+
+def digest(tensors: Sequence[Tensor]) -> int:
+    """A number that differs where the bits of these tensors do, most probably."""
+    found = 0
+    for tensor in tensors:
+        found = zlib.crc32(bytes(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).tolist()), found)
+    return found
 
 
 def check_group(process_group: Any) -> None:  # noqa: ANN401 - anything a user passes
@@ -316,6 +417,13 @@ def _compare(everyone: list[dict[str, Any]]) -> None:
         raise RuntimeError(f"GGT: another rank of the process group has failed. {'; '.join(failed)}")
     first = everyone[0]
     for rank, claim in enumerate(everyone):
+        for (name, one), (other_name, other) in zip(first["gradients"], claim["gradients"], strict=False):
+            if name == other_name and one != other:
+                has, has_not = (0, rank) if one else (rank, 0)
+                raise ValueError(
+                    f"GGT: ranks disagree: rank {has} has a gradient for {name}, and rank {has_not} has none. All "
+                    "ranks must have gradients for the same parameters; a gradient of zeros will do."
+                )
         if claim["options"] != first["options"]:
             raise ValueError(
                 f"GGT: ranks disagree: rank 0 has {first['options']}, rank {rank} has {claim['options']}. All ranks "
@@ -352,33 +460,24 @@ def _numel(sizes: tuple[int, ...]) -> int:
     return torch.Size(sizes).numel()
 
 
-def _buckets(parameters: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+def _in_buckets(parameters: Sequence[Tensor]) -> Iterator[list[Tensor]]:
     """Parameters of one device and dtype, of about `_BUCKET` elements together."""
     kinds: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
     for parameter in parameters:
         kinds.setdefault((parameter.device, parameter.dtype), []).append(parameter)
     for alike in kinds.values():
         bucket: list[Tensor] = []
+        elements = 0
         for parameter in alike:
             bucket.append(parameter)
-            if sum(p.numel() for p in bucket) >= _BUCKET:
+            elements += parameter.numel()
+            if elements >= _BUCKET:
                 yield bucket
-                bucket = []
+                bucket, elements = [], 0
         if bucket:
             yield bucket
 
 
-def _read(flat: Tensor, like: Tensor) -> Tensor:
-    """The first elements of ``flat`` in the shape of ``like``."""
-    return flat[: like.numel()].view(like.shape)
-
-
-def _copy(targets: list[Tensor], sources: list[Tensor]) -> None:
-    if targets:
-        torch._foreach_copy_(targets, sources)
-
-
-def _finish(gathering: tuple[Any, Callable[[], None]]) -> None:
-    work, unpack = gathering
+def _finish(work: Any, bucket: Bucket, received: Tensor) -> None:  # noqa: ANN401 - a Work
     work.wait()
-    unpack()
+    bucket.unpack(received)
