@@ -114,3 +114,16 @@ def distance(ours, theirs):
     """Largest relative difference of two sets of parameters."""
     assert ours.keys() == theirs.keys()
     return max(float((ours[name] - theirs[name]).norm() / theirs[name].norm()) for name in ours)
+
+
+def same_everywhere(tensors):
+    """Whether all ranks have the same bits."""
+    mine = torch.cat([t.detach().reshape(-1) for t in tensors])
+    everyone = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(everyone, mine)
+    return all(torch.equal(mine, other) for other in everyone)
+
+
+def small_state(optimizer):
+    """What is r × r or smaller, of all matrices."""
+    return [v.double() for entry in optimizer.state.values() for v in entry.values() if not isinstance(v, DTensor)]

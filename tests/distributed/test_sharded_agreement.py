@@ -1,54 +1,21 @@
-"""All ranks agree bit by bit, each keeps its share of the window, and little travels."""
+"""A gradient that is not finite is skipped by all ranks or by none; each keeps its share, and little travels."""
+
+import math
 
 import pytest
 import torch
 import torch.distributed as dist
-from modes import WINDOW, compute_gradients, local_parameters, make, train, whole_parameters
+from modes import compute_gradients, make, same_everywhere, small_state, train, whole_parameters
 from ranks import on_ranks
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from torch_ggt import GGT
 from torch_ggt.kernels.spans import ALIGNMENT
-
-
-def same_everywhere(tensors):
-    """Whether all ranks have the same bits."""
-    mine = torch.cat([t.detach().reshape(-1) for t in tensors])
-    everyone = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
-    dist.all_gather(everyone, mine)
-    return all(torch.equal(mine, other) for other in everyone)
-
-
-def small_state(optimizer):
-    return [v.double() for entry in optimizer.state.values() for v in entry.values() if not isinstance(v, DTensor)]
-
-
-def many_steps(modes, steps):
-    found = {}
-    for mode in modes:
-        model, optimizer = make(mode, torch.float32)
-        train(mode, model, optimizer, 0, steps)
-        parameters = list(whole_parameters(model).values())
-        found[mode] = same_everywhere(parameters) and same_everywhere(small_state(optimizer))
-        if mode == "hsdp":  # ranks r and r + N/2 hold the same shard
-            half = dist.get_world_size() // 2
-            mine = torch.cat([p.reshape(-1) for p in local_parameters(model)])
-            sizes = [None] * dist.get_world_size()
-            dist.all_gather_object(sizes, mine)
-            found[mode] = found[mode] and torch.equal(mine, sizes[(dist.get_rank() + half) % (2 * half)])
-    return found
-
-
-def test_bits_are_the_same_after_500_steps():
-    for found in on_ranks(2, many_steps, ("ddp-scalar",), 500):
-        assert found == {"ddp-scalar": True}
-
-
-@pytest.mark.soak
-def test_bits_are_the_same_after_500_steps_on_four_ranks():
-    modes = ("ddp-scalar", "fsdp", "hsdp", "mixed", "tp", "fsdp_tp")
-    for found in on_ranks(4, many_steps, modes, 500):
-        assert found == dict.fromkeys(modes, True)
+from torch_ggt.pieces import best_cut, slice_of
 
 
 def a_nan_on_one_rank(modes):
@@ -80,6 +47,11 @@ def test_a_nan_on_one_rank_skips_the_step_on_all():
         assert found == 4 * [(3, True, True, True)]
 
 
+def test_a_nan_on_one_rank_of_four_skips_the_step_on_all():
+    for found in on_ranks(4, a_nan_on_one_rank, ("ddp-scalar", "hsdp")):
+        assert found == 2 * [(3, True, True, True)]
+
+
 def a_nan_that_nobody_reads():
     """Rank 1 has a NaN in the part of a parameter that rank 0 keeps: no rank skips, and no rank has it afterwards."""
     model, optimizer = make("ddp")
@@ -100,7 +72,7 @@ def test_a_nan_that_no_rank_reads_is_skipped_by_none():
 
 
 class Traffic(TorchDispatchMode):
-    """Every collective, with the elements it sends."""
+    """Every collective, with the bytes of its largest tensor: of an all-gather what all ranks have sent."""
 
     def __init__(self):
         super().__init__()
@@ -108,40 +80,83 @@ class Traffic(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func.namespace in ("c10d", "_c10d_functional", "c10d_functional") and "wait" not in func.__name__:
-            tensors = torch.utils._pytree.tree_leaves((args, kwargs))
-            self.sent.append((func.__name__, max(t.numel() for t in tensors if isinstance(t, torch.Tensor))))
+            tensors = [t for t in torch.utils._pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+            self.sent.append((func.__name__, max((t.nbytes for t in tensors), default=0)))
         return func(*args, **(kwargs or {}))
 
 
+SHAPES = [(257, 64), (150, 100), (150,), (70, 150), (70,), (3, 64), (1, 5)]
+ROWS = 10
+
+
+def larger_model(mode, scope):
+    """Parameters of uneven shapes with random gradients, float32; 4 ranks leave some of them nothing."""
+    model = nn.ParameterList([nn.Parameter(torch.randn(shape)) for shape in SHAPES])
+    arguments = {"process_group": dist.group.WORLD} if mode == "ddp" else {}
+    if mode == "fsdp":
+        fully_shard(model)
+    if mode == "hsdp":
+        ranks = dist.get_world_size()
+        fully_shard(model, mesh=init_device_mesh("cpu", (2, ranks // 2), mesh_dim_names=("replica", "shard")))
+    return model, GGT(model.parameters(), window=ROWS, scope=scope, **arguments)
+
+
 def traffic_and_memory(mode, scope):
-    model, optimizer = make(mode, torch.float32, scope)
-    train(mode, model, optimizer, 0, 2)
-    compute_gradients(mode, model, 2)
-    with Traffic() as traffic:
-        optimizer.step()
-    rows = sum(block.window.rows.numel() for block in optimizer.attached_blocks())
-    shapes = [tuple(p.shape) for p in model.parameters()]
-    return traffic.sent, rows, shapes
+    """What each of three steps sends, the first included, and the elements of the window that this rank keeps."""
+    torch.manual_seed(0)
+    model, optimizer = larger_model(mode, scope)
+    steps = []
+    for _ in range(3):
+        for parameter in model.parameters():
+            parameter.grad = torch.randn_like(parameter)
+        with Traffic() as traffic:
+            optimizer.step()
+        steps.append(traffic.sent)
+    return steps, sum(block.window.rows.numel() for block in optimizer.attached_blocks())
 
 
-@pytest.mark.parametrize("scope", ["model", "parameter"])
-def test_little_travels_and_each_rank_keeps_its_share(scope):
-    ranks = 2
-    for mode in ("ddp", "fsdp"):
-        for sent, rows, shapes in on_ranks(ranks, traffic_and_memory, mode, scope):
-            d = sum(torch.Size(shape).numel() for shape in shapes)
-            matrices = 1 if scope == "model" else len(shapes)
-            (reduced, *gathered) = sent
-            assert "allreduce" in reduced[0]
-            assert reduced[1] == matrices * (WINDOW + 1) + 2  # and how many ranks cannot take the step
-            if mode == "fsdp":
-                assert not gathered
-            else:
-                ((name, elements),) = gathered
+def slab(shape, mode, parts):
+    """The elements of one index along the dimension that is cut."""
+    return math.prod(shape) / shape[best_cut(shape, parts) if mode == "ddp" else 0]
+
+
+@pytest.mark.parametrize(("ranks", "mode"), [(2, "ddp"), (2, "fsdp"), (4, "ddp"), (4, "fsdp"), (4, "hsdp")])
+def test_little_travels_and_each_rank_keeps_its_share(ranks, mode):
+    d = sum(map(math.prod, SHAPES))
+    parts = ranks // 2 if mode == "hsdp" else ranks
+    # Parts are whole slabs, and the columns of a parameter start at a multiple of the alignment.
+    padding = sum(slab(shape, mode, parts) + ALIGNMENT for shape in SHAPES)
+    found = on_ranks(ranks, for_each_scope, mode)
+    for scope, matrices in (("model", 1), ("parameter", len(SHAPES))):
+        for by_scope in found:
+            (first, *others), rows = by_scope[scope]
+            assert rows <= ROWS * (d / parts + padding)
+            for sent in others:
+                (reduced, *gathered) = sent
+                assert "allreduce" in reduced[0]
+                # a Gram row and its square for each matrix, and how many ranks cannot take the step
+                assert reduced[1] == 8 * (matrices * (ROWS + 1) + 2)
+                if mode != "ddp":
+                    assert not gathered
+                    continue
+                ((name, received),) = gathered
                 assert "allgather" in name
-                # bytes of float32 from all ranks: d, and one slab of each parameter for parts of unequal size
-                slabs = sum(torch.Size(shape).numel() / max(shape) for shape in shapes)
-                assert 4 * d <= elements <= 4 * (d + ranks * slabs)
-            # r·d/N, and per parameter one slab (parts are whole slabs) and the alignment of its columns
-            padding = sum(torch.Size(shape).numel() / max(shape) + ALIGNMENT for shape in shapes)
-            assert rows <= WINDOW * (d / ranks + padding)
+                assert 4 * d <= received <= 4 * (d + ranks * sum(slab(shape, mode, parts) for shape in SHAPES))
+            # What ranks tell each other before the first step is small, too.
+            assert max(size for name, size in first if "allgather" not in name or mode != "ddp") < 64 * 1024
+            assert max(size for _, size in first) < 4 * ROWS * d / ranks
+
+
+def for_each_scope(mode):
+    return {scope: traffic_and_memory(mode, scope) for scope in ("model", "parameter")}
+
+
+def test_the_padding_is_small():
+    """A model of 0.5 M parameters in 26 tensors on 4 ranks: what padding adds to r·d/N is 0.4 %."""
+    shapes = [(1000, 128), *6 * [(384, 128), (128, 128)], *13 * [(128,)]]
+    d = sum(map(math.prod, shapes))
+    kept = 0
+    for shape in shapes:
+        sizes = slice_of(nn.Parameter(torch.empty(shape)), 0, 4, None).sizes
+        kept += -(-math.prod(sizes) // ALIGNMENT) * ALIGNMENT
+    assert d / 4 <= kept <= 1.004 * d / 4
