@@ -73,12 +73,17 @@ def test_two_ranks_are_one_process_float64():
     check(2, MODES[2], torch.float64, {})
 
 
+def test_two_ranks_are_one_process_float32_and_agree_after_500_steps():
+    modes = ("ddp-scalar", "fsdp", "tp")
+    check(2, modes, torch.float32, {}, long=modes)
+
+
 def test_four_ranks_are_one_process_float64():
     check(4, MODES[4], torch.float64, {})
 
 
-def test_four_ranks_are_one_process_float32_and_have_the_same_bits_after_500_steps():
-    check(4, MODES[4], torch.float32, {}, long=MODES[4])
+def test_four_ranks_are_one_process_float32_and_agree_after_500_steps():
+    check(4, ("ddp", "hsdp"), torch.float32, {}, long=("ddp", "hsdp"))
 
 
 @pytest.mark.soak
