@@ -29,4 +29,5 @@ def main(words: Sequence[str] | None = None) -> float:
 
 if __name__ == "__main__":
     main()
+    dist.barrier()  # nobody leaves while another still talks
     dist.destroy_process_group()

@@ -14,6 +14,7 @@ from ggt_lab.commands.plan import PlanCommand
 from ggt_lab.commands.race import RaceCommand
 from ggt_lab.commands.report import ReportCommand
 from ggt_lab.commands.reproduce import ReproduceCommand
+from ggt_lab.commands.scale import ScaleCommand
 from ggt_lab.commands.spectrum import SpectrumCommand
 from ggt_lab.optimizers import optimizer_names
 from ggt_lab.problems import problem_names, template
@@ -58,6 +59,7 @@ def main() -> None:
         | Annotated[ReportCommand, tyro.conf.subcommand("report")]
         | Annotated[BenchCommand, tyro.conf.subcommand("bench")]
         | Annotated[PlanCommand, tyro.conf.subcommand("plan")]
+        | Annotated[ScaleCommand, tyro.conf.subcommand("scale")]
         | Annotated[ListCommand, tyro.conf.subcommand("list")]
         | Annotated[NewProblemCommand, tyro.conf.subcommand("new-problem")]
     )

@@ -65,10 +65,15 @@ _AGREED = (
     *("scope", "betas", "eps", "window", "window_dtype", "history", "sgd_scale", "jitter", "nesterov"),
     *("adjust_lr_fn", "solver", "nonfinite"),
 )
+_MENDED = (
+    "GGT: the rows of the window in optimizer.state were changed, and their Gram matrix was computed anew. If that was "
+    "not you, load the last checkpoint."
+)
 _DAMAGED = (
-    "GGT: the Gram matrix of the state is not that of the rows beside it, and was computed anew. If you did not change "
-    "the rows, they were damaged or lost on their way: torch's broadcast_from_rank0 for one wants contiguous tensors, "
-    "and the state_dict() of one rank of many has its own part of a window alone (docs/distributed.md)."
+    "GGT: the rows in this state are not those that its Gram matrix was made of: they were damaged or lost on their "
+    "way. Nothing was loaded. Two ways that do this: broadcast_from_rank0 with tensors that are not contiguous (call "
+    ".contiguous() on them, or load the state on every rank); and torch.save of one rank's state_dict(), which has its "
+    "own part of a window alone (docs/distributed.md says how to save)."
 )
 _WIDE = (torch.float64, torch.complex128)
 
@@ -473,7 +478,15 @@ def stale(
     ]
 
 
-def attach(matrices: list[list[Block]], state: State, sharding: Sharding, *, allot: bool, ask: bool = False) -> bool:
+def attach(
+    matrices: list[list[Block]],
+    state: State,
+    sharding: Sharding,
+    *,
+    allot: bool,
+    ask: bool = False,
+    loaded: bool = False,
+) -> bool:
     """Make the flat tensors of the blocks hold what ``state`` says.
 
     Args:
@@ -482,6 +495,7 @@ def attach(matrices: list[list[Block]], state: State, sharding: Sharding, *, all
         sharding: that the blocks were made with.
         allot: give columns to parameters that have a gradient and none yet.
         ask: compare with other ranks even if nothing is to be made here.
+        loaded: the state comes from a checkpoint: raise ValueError if rows and Gram do not belong together.
 
     Returns:
         whether there was something to compare or to make.
@@ -504,7 +518,9 @@ def attach(matrices: list[list[Block]], state: State, sharding: Sharding, *, all
         if _resumed(matrix, state):
             complete = all("window" in state.get(p, {}) for block, _ in parts for _, p in block.members)
             if mend_gram([window for window, _ in drafted]) and complete:
-                warnings.warn(_DAMAGED, stacklevel=4)
+                if loaded:
+                    raise ValueError(_DAMAGED)
+                warnings.warn(_MENDED, stacklevel=4)
     for parts, drafted in zip(waiting, drafts, strict=True):  # only now: a failure above leaves the state as it was
         for block, allotted in parts:
             if not allotted:

@@ -237,15 +237,19 @@ class GGT(Optimizer):
                 checkpoint.unpack(entry)
             self._partition()
             # Copies now, so that nothing aliases the caller's tensors.
-            self._attach(self._matrices, allot=False)
+            self._attach(self._matrices, allot=False, loaded=True)
 
         # Ours run closest to torch's own loading, inside the user's hooks.
         handles = (
             self.register_load_state_dict_pre_hook(before),
             self.register_load_state_dict_post_hook(after, prepend=True),
         )
+        before_loading = {"state": self.state, "param_groups": self.param_groups}
         try:
             super().load_state_dict(state_dict)
+        except Exception:
+            self.__setstate__(before_loading)
+            raise
         finally:
             for handle in handles:
                 handle.remove()
@@ -306,9 +310,9 @@ class GGT(Optimizer):
             with self._sharding.attempt(self._agreed[0], self._home()):
                 _check(matrices)
 
-    def _attach(self, matrices: list[list[Block]], *, allot: bool, ask: bool = False) -> None:
+    def _attach(self, matrices: list[list[Block]], *, allot: bool, ask: bool = False, loaded: bool = False) -> None:
         """`attach`, and what all ranks know of each other after it."""
-        if attach(matrices, self.state, self._sharding, allot=allot, ask=ask):
+        if attach(matrices, self.state, self._sharding, allot=allot, ask=ask, loaded=loaded):
             shards = [next((block for block in matrix if block.allotted), None) for matrix in self._matrices]
             length = sum(block.window.decay[..., 0].numel() * (block.window.size + 1) for block in shards if block)
             self._agreed = length, self._pattern() if allot else None
