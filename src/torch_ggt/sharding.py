@@ -274,10 +274,13 @@ class Sharded:
     def share(self, parameters: Sequence[Tensor]) -> None:
         """Gather the parts of plain parameters that we split, in buckets: one travels while another is unpacked."""
         increment_version([p for p in parameters if is_dtensor(p)])  # autograd has not seen their shards change
-        if not self.split or self.ranks == 1:
-            return
+        if self.split and self.ranks > 1:
+            self.gather_parts([p for p in parameters if not is_dtensor(p)])
+
+    def gather_parts(self, parameters: list[Tensor]) -> None:
+        """Make parameters whole of which each rank has changed its part."""
         waiting: list[tuple[Any, Bucket, Tensor]] = []
-        for bucket in self._buckets_of([p for p in parameters if not is_dtensor(p)]):
+        for bucket in self._buckets_of(parameters):
             sent = bucket.pack()
             received = sent.new_empty(self.ranks * bucket.length)
             # As bytes: backends differ in the dtypes they know.

@@ -10,6 +10,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 from torch_ggt import GGT
 
+DEVICE = "cpu"  # tests/gpu sets it to have all ranks on one GPU
 WINDOW = 5
 BATCH = 8
 
@@ -32,7 +33,7 @@ class Model(nn.Module):
 def make(mode, dtype=torch.float64, scope="model", **options):
     """The model as ``mode`` distributes it, and its optimizer."""
     torch.manual_seed(0)
-    model = Model(scalar=mode.endswith("scalar")).to(dtype)
+    model = Model(scalar=mode.endswith("scalar")).to(DEVICE, dtype)
     arguments = {"lr": 1e-3, "window": WINDOW, "scope": scope, **options}
     kind = mode.split("-")[0]
     ranks = dist.get_world_size() if kind != "single" else 1
@@ -43,16 +44,16 @@ def make(mode, dtype=torch.float64, scope="model", **options):
             compute_gradients(mode, model, 0)
         model.zero_grad()
     elif kind == "fsdp":
-        fully_shard(model)
+        fully_shard(model, mesh=init_device_mesh(DEVICE, (ranks,)))
     elif kind == "mixed":  # the second layer stays plain, and its gradients are averaged by hand
         for layer in (model.first, model.last):
-            fully_shard(layer)
+            fully_shard(layer, mesh=init_device_mesh(DEVICE, (ranks,)))
     elif kind == "hsdp":
-        fully_shard(model, mesh=init_device_mesh("cpu", (2, ranks // 2), mesh_dim_names=("replica", "shard")))
+        fully_shard(model, mesh=init_device_mesh(DEVICE, (2, ranks // 2), mesh_dim_names=("replica", "shard")))
     elif kind == "tp":
-        _tensor_parallel(model, init_device_mesh("cpu", (ranks,)))
+        _tensor_parallel(model, init_device_mesh(DEVICE, (ranks,)))
     elif kind == "fsdp_tp":
-        mesh = init_device_mesh("cpu", (2, ranks // 2), mesh_dim_names=("data", "tensor"))
+        mesh = init_device_mesh(DEVICE, (2, ranks // 2), mesh_dim_names=("data", "tensor"))
         _tensor_parallel(model, mesh["tensor"])
         fully_shard(model, mesh=mesh["data"])
     return model, GGT(groups(model), **arguments)
@@ -84,6 +85,7 @@ def compute_gradients(mode, model, step):
     dtype = next(model.parameters()).dtype
     # Targets are noise: near a minimum, steps of a fixed length turn rounding into another path.
     x, y = torch.randn(BATCH, 7 + 2, generator=generator, dtype=torch.float64).to(dtype).split((7, 2), 1)
+    x, y = x.to(DEVICE), y.to(DEVICE)
     index, count = shard_of_batch(mode)
     model.zero_grad()
     (model(x.chunk(count)[index]) - y.chunk(count)[index]).square().mean().backward()

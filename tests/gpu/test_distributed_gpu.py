@@ -1,0 +1,254 @@
+"""Split windows on one GPU: NCCL with one rank, several ranks that share the GPU by gloo, and a CPU as second device.
+
+One GPU is all this needs. What it cannot show is NCCL between GPUs; docs/distributed.md says so.
+"""
+
+import copy
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+from torch_ggt import GGT
+from torch_ggt.kernels import gpu_kernels
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "distributed"))
+
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.filterwarnings("ignore", "error:GGT", "ignore:GGT skipped"),  # torch's, about itself
+]
+CUDA = torch.device("cuda", 0)
+MODES = ("ddp", "fsdp", "hsdp", "tp", "offload")
+
+
+@pytest.fixture(scope="module")
+def nccl(tmp_path_factory):
+    """A process group of one rank: NCCL for the GPU, gloo for what is offloaded to the CPU."""
+    torch.cuda.set_device(CUDA)
+    store = tmp_path_factory.mktemp("nccl") / "store"
+    dist.init_process_group("cpu:gloo,cuda:nccl", init_method=f"file://{store}", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+class Model(nn.Module):
+    """Odd shapes, and a tensor that is large enough for many pieces."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(70, 333)
+        self.second = nn.Linear(333, 50)
+        self.last = nn.Linear(50, 3)
+
+    def forward(self, x):
+        return self.last(torch.tanh(self.second(torch.tanh(self.first(x)))))
+
+
+def make(mode, **options):
+    torch.manual_seed(0)
+    model = Model().to(CUDA)
+    arguments = {"lr": 1e-3, "window": 9, "weight_decay": 0.1, **options}
+    if mode == "ddp":
+        arguments["process_group"] = dist.group.WORLD
+        model = nn.parallel.DistributedDataParallel(model, device_ids=[0])
+    elif mode == "fsdp":
+        fully_shard(model, mesh=init_device_mesh("cuda", (1,)))
+    elif mode == "hsdp":
+        fully_shard(model, mesh=init_device_mesh("cuda", (1, 1), mesh_dim_names=("replica", "shard")))
+    elif mode == "tp":
+        plan = {"first": ColwiseParallel(), "second": RowwiseParallel()}
+        parallelize_module(model, init_device_mesh("cuda", (1,)), plan)
+    elif mode == "offload":
+        fully_shard(model, mesh=init_device_mesh("cuda", (1,)), offload_policy=CPUOffloadPolicy())
+    return model, GGT(model.parameters(), **arguments)
+
+
+def compute_gradients(model, step):
+    generator = torch.Generator().manual_seed(step)
+    x, y = torch.randn(8, 73, generator=generator).to(CUDA).split((70, 3), 1)
+    model.zero_grad()
+    (model(x) - y).square().mean().backward()
+
+
+def train(model, optimizer, start, stop):
+    for step in range(start, stop):
+        compute_gradients(model, step)
+        optimizer.step()
+
+
+def values(model):
+    whole = [p.full_tensor() if isinstance(p, DTensor) else p for p in model.parameters()]
+    return torch.cat([p.detach().cpu().flatten() for p in whole])
+
+
+def relative(ours, theirs):
+    return float((ours - theirs).norm() / theirs.norm())
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("options", [{}, {"scope": "parameter"}, {"window_dtype": torch.bfloat16}], ids=str)
+def test_one_rank_of_nccl_is_one_process(nccl, mode, options):
+    runs = [make(mode, **options), make("single", **options)]
+    for model, optimizer in runs:
+        train(model, optimizer, 0, 60)
+    assert relative(values(runs[0][0]), values(runs[1][0])) < 1e-4
+    if mode != "offload" and gpu_kernels(CUDA) is not None:  # each part of a step is a kernel, as on one device
+        for block in runs[0][1].attached_blocks():
+            assert block._gradients._known
+            assert block._values._known
+
+
+@pytest.mark.parametrize("mode", ["ddp", "fsdp", "hsdp"])
+def test_a_step_waits_for_nothing(nccl, mode):
+    model, optimizer = make(mode)
+    train(model, optimizer, 0, 3)
+    compute_gradients(model, 3)
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        optimizer.step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_checkpoint_goes_on_bitwise(nccl, mode, tmp_path):
+    model, optimizer = make(mode)
+    train(model, optimizer, 0, 12)
+    state = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer), strict=True))
+    dcp.save(state, checkpoint_id=tmp_path / "checkpoint")
+    train(model, optimizer, 12, 20)
+
+    other, other_optimizer = make(mode)
+    state = dict(zip(("model", "optimizer"), get_state_dict(other, other_optimizer), strict=True))
+    dcp.load(state, checkpoint_id=tmp_path / "checkpoint")
+    set_state_dict(other, other_optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+    train(other, other_optimizer, 12, 20)
+    assert torch.equal(values(other), values(model))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_nan_is_skipped(nccl, mode):
+    model, optimizer = make(mode)
+    train(model, optimizer, 0, 5)
+    before = values(model)
+    compute_gradients(model, 5)
+    gradient = next(model.parameters()).grad
+    (gradient.to_local() if isinstance(gradient, DTensor) else gradient)[0] = torch.nan
+    optimizer.step()
+    assert optimizer.skipped == 1
+    assert torch.equal(values(model), before)
+    train(model, optimizer, 6, 9)
+    assert bool(values(model).isfinite().all())
+
+
+def test_the_all_gather_of_nccl(nccl):
+    """With one rank a step leaves it out; here it runs: as bytes, in buckets, without waiting, and changes nothing."""
+    model, optimizer = make("ddp")
+    train(model, optimizer, 0, 2)
+    before = values(model)
+    parameters = [p.detach() for p in model.parameters()]
+    parameters += [p.to(torch.bfloat16) for p in parameters]
+    optimizer._sharding.gather_parts(parameters)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        optimizer._sharding.gather_parts(parameters)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert torch.equal(values(model), before)
+
+
+def test_offloaded_state_stays_on_the_cpu(nccl):
+    model, optimizer = make("offload")
+    train(model, optimizer, 0, 2)
+    for entry in optimizer.state.values():
+        assert entry["window"].to_local().device.type == "cpu"
+
+
+# ---- several ranks that share the GPU --------------------------------------------------------------------------------
+
+
+def on_one_gpu(modes, scopes):
+    """Parameters after 40 steps; ranks talk by gloo, over the host."""
+    import modes as ranks_modes
+
+    ranks_modes.DEVICE = "cuda"
+    found = {}
+    for mode in modes:
+        for scope in scopes:
+            model, optimizer = ranks_modes.make(mode, torch.float32, scope)
+            ranks_modes.train(mode, model, optimizer, 0, 40)
+            found[mode, scope] = {name: p.cpu() for name, p in ranks_modes.whole_parameters(model).items()}
+    return found
+
+
+@pytest.mark.parametrize(("ranks", "mode"), [(2, "ddp"), (4, "ddp"), (2, "tp"), (2, "fsdp"), (4, "fsdp"), (4, "hsdp")])
+def test_ranks_that_share_a_gpu_are_one_process(ranks, mode):
+    """Uneven and empty shards in the kernels: 4 ranks leave some of them nothing of the last layer."""
+    import ranks as ranks_module
+
+    scopes = ("model", "parameter")
+    try:
+        results = ranks_module.on_ranks(ranks, on_one_gpu, (mode,), scopes)
+    except ranks_module.RankError as error:
+        words = str(error)
+        if "torch_ggt" in words or not any(hint in words for hint in ("gloo", "Gloo", "No backend", "not support")):
+            raise
+        pytest.skip(f"gloo cannot do this on a GPU with torch {torch.__version__}")
+    (expected,) = ranks_module.on_ranks(1, on_one_gpu, ("single",), scopes)
+    for scope in scopes:
+        for found in results:
+            for name, value in expected["single", scope].items():
+                assert relative(found[mode, scope][name], value) < 1e-4, (scope, name)
+                assert torch.equal(found[mode, scope][name], results[0][mode, scope][name])
+
+
+# ---- several devices in one process ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"scope": "group"}, {"scope": "parameter"}, {"history": "gradient"}], ids=str)
+def test_a_model_on_the_cpu_and_the_gpu(options):
+    """One matrix over both, equal to one matrix on the CPU; saved on both, it goes on on one."""
+
+    def parameters(second):
+        torch.manual_seed(0)
+        starts = [torch.randn(shape) for shape in ((7, 12), (12,), (12, 10), (10, 2), (1030,))]
+        return [nn.Parameter(start.to(second if index % 2 else "cpu")) for index, start in enumerate(starts)]
+
+    def run(params, optimizer, start, stop):
+        for step in range(start, stop):
+            generator = torch.Generator().manual_seed(step)
+            for p in params:
+                p.grad = torch.randn(p.shape, generator=generator).to(p.device)
+                if step == 6:
+                    p.grad.fill_(torch.nan if p.device.type == "cpu" else 0.0)
+            optimizer.step()
+
+    both, one = parameters(CUDA), parameters("cpu")
+    optimizers = [GGT(params, lr=1e-2, window=6, solver="cholesky", **options) for params in (both, one)]
+    for params, optimizer in zip((both, one), optimizers, strict=True):
+        run(params, optimizer, 0, 20)
+        assert optimizer.skipped == 1
+    ours, theirs = (torch.cat([p.detach().cpu().flatten() for p in params]) for params in (both, one))
+    assert relative(ours, theirs) < 1e-4
+
+    moved = [nn.Parameter(p.detach().cpu().clone()) for p in both]
+    resumed = GGT(moved, lr=1e-2, window=6, solver="cholesky", **options)
+    state = copy.deepcopy(optimizers[0].state_dict())
+    for entry in state["state"].values():
+        entry.update({key: value.cpu() for key, value in entry.items()})
+    resumed.load_state_dict(state)
+    run(moved, resumed, 20, 30)
+    run(both, optimizers[0], 20, 30)
+    ours, theirs = (torch.cat([p.detach().cpu().flatten() for p in params]) for params in (both, moved))
+    assert relative(ours, theirs) < 1e-4
