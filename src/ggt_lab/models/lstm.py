@@ -26,8 +26,8 @@ class CharLSTM3(nn.Module):
         vocabulary: number of different tokens.
         embedding: size of a token's vector.
         width: of every layer.
-        dropout: probability, between the layers, in training. On CUDA cuDNN draws the masks, from a state that torch
-            neither saves nor seeds anew.
+        dropout: probability, of the output of every layer, in training. On CUDA cuDNN draws the masks between layers,
+            from a state that torch neither saves nor seeds anew.
 
     Example:
         >>> model = CharLSTM3(vocabulary=50, embedding=8, width=16)
@@ -40,12 +40,13 @@ class CharLSTM3(nn.Module):
         super().__init__()
         self.embed = nn.Embedding(vocabulary, embedding)
         self.lstm = nn.LSTM(embedding, width, num_layers=3, dropout=dropout)
+        self.dropout = nn.Dropout(dropout)
         self.out = nn.Linear(width, vocabulary)
 
     def forward(self, codes: Tensor, hidden: Hidden | None = None) -> tuple[Tensor, Hidden]:
         """Logits, and the state (h, c), each (3, batch, width)."""
         output, state = self.lstm(self.embed(codes), hidden)
-        return self.out(output), state
+        return self.out(self.dropout(output)), state
 
 
 def locked_dropout(x: Tensor, probability: float, training: bool) -> Tensor:
