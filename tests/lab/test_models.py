@@ -91,7 +91,7 @@ def test_char_lstm_dropout_is_of_every_layer_and_in_training_only():
     codes = torch.randint(0, 7, (5, 2))
 
     def is_random(weights_of_what_it_drops):
-        model = CharLSTM3(7, 3, 40, dropout=0.5)
+        model = CharLSTM3(7, 3, 40, dropout=0.5, dropout_output=0.5)
         with torch.no_grad():
             for name in {"lstm.weight_ih_l1", "lstm.weight_ih_l2", "out.weight"} - {weights_of_what_it_drops}:
                 model.get_parameter(name).zero_()  # then what is dropped before it cannot show
@@ -102,7 +102,7 @@ def test_char_lstm_dropout_is_of_every_layer_and_in_training_only():
     assert is_random("out.weight")
     assert is_random("lstm.weight_ih_l2")
     assert not is_random("none")
-    model = CharLSTM3(7, 3, 40, dropout=0.5).eval()
+    model = CharLSTM3(7, 3, 40, dropout=0.5, dropout_output=0.5).eval()
     assert torch.equal(model(codes)[0], model(codes)[0])
 
 
