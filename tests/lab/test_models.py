@@ -87,16 +87,22 @@ def test_a_text_in_two_pieces_is_the_text(make):
     torch.testing.assert_close(hidden, last)
 
 
-def test_char_lstm_dropout_is_between_the_layers_and_in_training_only():
-    model = CharLSTM3(7, 3, 40, dropout=0.5)
+def test_char_lstm_dropout_is_of_every_layer_and_in_training_only():
     codes = torch.randint(0, 7, (5, 2))
-    assert not torch.equal(model(codes)[0], model(codes)[0])
-    model.eval()
-    assert torch.equal(model(codes)[0], model(codes)[0])
-    with torch.no_grad():
-        model.lstm.weight_ih_l1.zero_()  # then dropout after the first layer cannot show,
-        model.lstm.weight_ih_l2.zero_()  # nor after the second
-    model.train()
+
+    def is_random(weights_of_what_it_drops):
+        model = CharLSTM3(7, 3, 40, dropout=0.5, dropout_output=0.5)
+        with torch.no_grad():
+            for name in {"lstm.weight_ih_l1", "lstm.weight_ih_l2", "out.weight"} - {weights_of_what_it_drops}:
+                model.get_parameter(name).zero_()  # then what is dropped before it cannot show
+        where = model.lstm if weights_of_what_it_drops.startswith("lstm") else model
+        outputs = [where(model.embed(codes) if where is model.lstm else codes)[0] for _ in range(2)]
+        return not torch.equal(*outputs)
+
+    assert is_random("out.weight")
+    assert is_random("lstm.weight_ih_l2")
+    assert not is_random("none")
+    model = CharLSTM3(7, 3, 40, dropout=0.5, dropout_output=0.5).eval()
     assert torch.equal(model(codes)[0], model(codes)[0])
 
 

@@ -28,6 +28,7 @@ class CharLSTM3(nn.Module):
         width: of every layer.
         dropout: probability, between the layers, in training. On CUDA cuDNN draws the masks, from a state that torch
             neither saves nor seeds anew.
+        dropout_output: the same of the last layer's output.
 
     Example:
         >>> model = CharLSTM3(vocabulary=50, embedding=8, width=16)
@@ -36,16 +37,24 @@ class CharLSTM3(nn.Module):
         (torch.Size([7, 2, 50]), [torch.Size([3, 2, 16]), torch.Size([3, 2, 16])])
     """
 
-    def __init__(self, vocabulary: int, embedding: int = 128, width: int = 500, dropout: float = 0.0) -> None:
+    def __init__(
+        self,
+        vocabulary: int,
+        embedding: int = 128,
+        width: int = 500,
+        dropout: float = 0.0,
+        dropout_output: float = 0.0,
+    ) -> None:
         super().__init__()
         self.embed = nn.Embedding(vocabulary, embedding)
         self.lstm = nn.LSTM(embedding, width, num_layers=3, dropout=dropout)
+        self.dropout = nn.Dropout(dropout_output)
         self.out = nn.Linear(width, vocabulary)
 
     def forward(self, codes: Tensor, hidden: Hidden | None = None) -> tuple[Tensor, Hidden]:
         """Logits, and the state (h, c), each (3, batch, width)."""
         output, state = self.lstm(self.embed(codes), hidden)
-        return self.out(output), state
+        return self.out(self.dropout(output)), state
 
 
 def locked_dropout(x: Tensor, probability: float, training: bool) -> Tensor:

@@ -432,6 +432,7 @@ class PTBCharacters(RecurrentProblem):
 
     epochs, batch, length, dropout = 50, 128, 100, 0.2
     embedding, width = 128, 512
+    dropout_output = 0.0
     autocast = True
     tiny: ClassVar[Mapping[str, Any]] = {"epochs": 2, "batch": 8, "length": 10, "embedding": 4, "width": 8}
 
@@ -439,7 +440,7 @@ class PTBCharacters(RecurrentProblem):
         return synthetic_text() if self.synthetic else load_ptb_characters()
 
     def _make_model(self) -> nn.Module:
-        return CharLSTM3(self.vocabulary, self.embedding, self.width, self.dropout)
+        return CharLSTM3(self.vocabulary, self.embedding, self.width, self.dropout, self.dropout_output)
 
 
 @register_with_tiny("ptb-words")
