@@ -228,6 +228,12 @@ class Window:
         sums = sums * self._shares
         return sums if self.borders is not None else sums.sum(0)
 
+    def runs(self) -> list[tuple[slice, float]]:
+        """Columns, and the weight of their sums: 1/n where n processes hold them, and all of them add theirs."""
+        if self._shares is None or self._runs is None:
+            return [(slice(0, self.rows.shape[1]), 1.0)]
+        return list(zip(products.column_slices(self._runs), self._shares[:, 0].tolist(), strict=True))
+
     def squares(self) -> Tensor:
         """What the columns that are here add to the diagonal of K, (..., r)."""
         return torch.stack([self._sums(row[None], row)[..., -1] for row in self.rows], -1)

@@ -46,6 +46,7 @@ def make(mode, dtype=torch.float64, scope="model", **options):
     elif kind == "fsdp":
         fully_shard(model, mesh=init_device_mesh(DEVICE, (ranks,)))
     elif kind == "mixed":  # the second layer stays plain, and its gradients are averaged by hand
+        arguments["process_group"] = dist.group.WORLD if mode == "mixed-split" else None
         for layer in (model.first, model.last):
             fully_shard(layer, mesh=init_device_mesh(DEVICE, (ranks,)))
     elif kind == "hsdp":

@@ -14,10 +14,13 @@ import torch.distributed as dist
 TIMEOUT = 30  # seconds, of every collective
 
 _context = multiprocessing.get_context("forkserver")
+_fresh_context = multiprocessing.get_context("spawn")
 # The ranks are forked from a process that has done the slow imports.
 _context.set_forkserver_preload(
     [
         "torch",
+        "torch._dynamo",
+        "torch._inductor.config",
         "torch.distributed.checkpoint.state_dict",
         "torch.distributed.fsdp",
         "torch.distributed.tensor.parallel",
@@ -30,22 +33,25 @@ class RankError(Exception):
     """What went wrong, on which rank."""
 
 
-def on_ranks(number, function, *arguments):
-    """The results of ``function(*arguments)``, one per rank; RankError if any of them raises or dies."""
-    outcomes = outcomes_on_ranks(number, function, *arguments)
+def on_ranks(number, function, *arguments, fresh=False):
+    """The results of ``function(*arguments)``, one per rank; RankError if any of them raises or dies.
+
+    Processes that are ``fresh`` import everything themselves, with the environment of now.
+    """
+    outcomes = outcomes_on_ranks(number, function, *arguments, context=_fresh_context if fresh else _context)
     for rank, (kind, value) in enumerate(outcomes):
         if kind != "returned":
             raise RankError(f"rank {rank} {kind}: {value}")
     return [value for _, value in outcomes]
 
 
-def outcomes_on_ranks(number, function, *arguments):
+def outcomes_on_ranks(number, function, *arguments, context=_context):
     """("returned", result), ("raised", "Type: message\\ntraceback") or ("died", exit code) for each rank."""
     with tempfile.TemporaryDirectory() as folder:
         pipes, processes = [], []
         for rank in range(number):
-            receiver, sender = _context.Pipe(duplex=False)
-            process = _context.Process(target=_main, args=(rank, number, folder, sender, function, arguments))
+            receiver, sender = context.Pipe(duplex=False)
+            process = context.Process(target=_main, args=(rank, number, folder, sender, function, arguments))
             process.start()
             sender.close()
             pipes.append(receiver)

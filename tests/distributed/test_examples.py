@@ -33,21 +33,13 @@ def test_each_goes_on_from_the_others_checkpoints(tmp_path):
     assert last[0][0] < third[0][0] < first[0][0]
 
 
-def test_torchrun_starts_them(tmp_path):
+@pytest.mark.parametrize("example", ["chars_fsdp2", pytest.param("chars_ddp", marks=pytest.mark.soak)])
+def test_torchrun_starts_them(tmp_path, example):
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    words = ["--steps", "2", "--window", "3", "--save", str(tmp_path)]
-    losses = []
-    for example in ("chars_ddp", "chars_fsdp2"):
-        script = str(ROOT / "examples" / f"{example}.py")
-        done = subprocess.run(
-            [*command, script, *words[: 4 if losses else 6]],
-            capture_output=True,
-            text=True,
-            check=False,
-            env=environment,
-        )
-        assert done.returncode == 0, done.stderr
-        losses.append(float(re.findall(r"loss ([\d.]+)", done.stdout)[-1]))
-    assert losses[0] == pytest.approx(losses[1], abs=2e-4)
+    words = [str(ROOT / "examples" / f"{example}.py"), "--steps", "2", "--window", "3", "--save", str(tmp_path)]
+    done = subprocess.run([*command, *words], capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    first, last = map(float, re.findall(r"loss ([\d.]+)", done.stdout))
+    assert last < first < 6
     assert (tmp_path / "step-000002" / ".metadata").exists()

@@ -13,9 +13,10 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torch_ggt import GGT
+from torch_ggt import GGT, SpectrumRecorder
 from torch_ggt.kernels.spans import ALIGNMENT
 from torch_ggt.pieces import best_cut, slice_of
+from torch_ggt.spectrum.comparison import compare_steps
 
 
 def a_nan_on_one_rank(modes):
@@ -160,3 +161,27 @@ def test_the_padding_is_small():
         sizes = slice_of(nn.Parameter(torch.empty(shape)), 0, 4, None).sizes
         kept += -(-math.prod(sizes) // ALIGNMENT) * ALIGNMENT
     assert d / 4 <= kept <= 1.004 * d / 4
+
+
+def spectra(modes):
+    """{mode: (singular values, cosines with cheaper steps)} after some steps."""
+    found = {}
+    for mode in modes:
+        model, optimizer = make(mode)
+        with SpectrumRecorder(optimizer) as recorder:
+            train(mode, model, optimizer, 0, 9)
+            compared = compare_steps(optimizer.attached_blocks()[0].window)
+            diagnosis = recorder.diagnose()
+        found[mode] = optimizer.spectrum()[0], [compared.diagonal, compared.sgd], diagnosis.summary
+    return found
+
+
+def test_spectra_are_those_of_the_whole_window():
+    expected, cosines, words = spectra(("single",))["single"]
+    for ranks, modes in ((2, ("ddp", "fsdp", "mixed", "tp")), (4, ("hsdp",))):
+        for found in on_ranks(ranks, spectra, modes):
+            for mode in modes:
+                values, compared, summary = found[mode]
+                torch.testing.assert_close(values, expected, rtol=1e-9, atol=0)
+                assert compared == pytest.approx(cosines, rel=1e-9)
+                assert summary == words

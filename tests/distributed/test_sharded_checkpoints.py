@@ -77,6 +77,8 @@ def load_all(modes, folder, scope, names):
         train(mode, model, optimizer, HALF, WHOLE)
         ends[mode, name, "sharded"] = whole_parameters(model), local_state(optimizer)
 
+        if mode != modes[0] and not name.startswith(mode):
+            continue
         model, optimizer = make(mode, scope=scope)
         first = not dist.is_initialized() or dist.get_rank() == 0
         full = torch.load(folder / f"{name}.pt", weights_only=True) if first else {"model": {}, "optimizer": {}}

@@ -7,14 +7,18 @@ import torch
 import torch.distributed as dist
 from modes import distance, local_parameters, make, same_everywhere, small_state, train, whole_parameters
 from ranks import on_ranks
+from torch import nn
+
+from torch_ggt import GGT
 
 STEPS, MANY = 100, 500
 BOUND = {torch.float64: 1e-9, torch.float32: 1e-4}
 SCOPES = ("model", "group", "parameter")
-MODES = {2: ("ddp-scalar", "fsdp", "mixed", "tp"), 4: ("ddp-scalar", "fsdp", "hsdp", "tp")}
+MODES = {2: ("ddp-scalar", "fsdp", "mixed", "mixed-split", "tp"), 4: ("ddp-scalar", "fsdp", "hsdp", "tp")}
 ALL = {2: MODES[2], 4: (*MODES[4], "mixed", "fsdp_tp")}
 MORE = [
     (2, torch.float32, {}),
+    (2, torch.float64, {}),
     (4, torch.float32, {}),
     (4, torch.float64, {}),
     (2, torch.float64, {"history": "gradient", "betas": (0.9, 0.99)}),
@@ -70,7 +74,7 @@ def check(ranks, modes, dtype, options, long=()):
 
 
 def test_two_ranks_are_one_process_float64():
-    check(2, MODES[2], torch.float64, {})
+    check(2, ("ddp-scalar", "mixed", "mixed-split"), torch.float64, {})
 
 
 def test_two_ranks_are_one_process_float32_and_agree_after_500_steps():
@@ -84,6 +88,56 @@ def test_four_ranks_are_one_process_float64():
 
 def test_four_ranks_are_one_process_float32_and_agree_after_500_steps():
     check(4, ("ddp", "hsdp"), torch.float32, {}, long=("ddp", "hsdp"))
+
+
+# ---- what a model may have beside plain weights --------------------------------------------------------------------
+
+
+def odd_parameters():
+    """Scalars, nothing at all, complex, bfloat16, rows that are columns, and more ranks than elements."""
+    torch.manual_seed(0)
+    made = [torch.randn(shape) for shape in ((), (0, 3), (1,), (5, 1, 3), (2, 3), (13, 4))]
+    made += [torch.randn(3, dtype=torch.complex64), torch.randn((), dtype=torch.complex64)]
+    made += [torch.randn(6, 5).t(), torch.randn(2, 4, 3, 3).to(memory_format=torch.channels_last)]
+    return [nn.Parameter(tensor) for tensor in (*made, torch.randn(9, 2).bfloat16())]
+
+
+def train_odd_parameters(number):
+    """{scope: parameters}."""
+    group = None
+    if dist.is_initialized():
+        ranks = dist.get_world_size() // number
+        groups = [dist.new_group(list(range(i * ranks, (i + 1) * ranks))) for i in range(number)]
+        group = groups[dist.get_rank() // ranks]
+    return {scope: train_with(group, scope) for scope in SCOPES}
+
+
+def train_with(group, scope):
+    """Gradients come and go, and a param group is added on the way."""
+    parameters = odd_parameters()
+    optimizer = GGT(parameters[:6], lr=1e-2, weight_decay=0.1, window=4, scope=scope, process_group=group)
+    for step in range(20):
+        if step == 5:
+            optimizer.add_param_group({"params": parameters[6:]})
+        generator = torch.Generator().manual_seed(step)
+        for index, p in enumerate(parameters):
+            gradient = torch.randn(p.shape, generator=generator, dtype=p.dtype)
+            p.grad = None if (step + index) % 7 == 0 or step == 11 else gradient
+        optimizer.step()
+    return [p.detach().clone() for p in parameters]
+
+
+@pytest.mark.parametrize(("ranks", "groups"), [(2, 1), (3, 1), (4, 2)])
+def test_odd_parameters(ranks, groups):
+    """In one group of ranks, and in two of them side by side."""
+    expected = train_odd_parameters(1)
+    results = on_ranks(ranks, train_odd_parameters, groups)
+    for found in results:
+        for scope in SCOPES:
+            for ours, theirs, first in zip(found[scope], expected[scope], results[0][scope], strict=True):
+                tolerance = 1e-2 if ours.dtype == torch.bfloat16 else 1e-5
+                torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance)
+                assert torch.equal(ours, first)
 
 
 @pytest.mark.soak

@@ -110,11 +110,12 @@ def _products_with_diagonal_step(window: Window, c: Tensor, eps: float) -> tuple
     newest = (window.position - 1).remainder(window.size)[None]
     total = torch.zeros(2, dtype=torch.float64, device=rows.device)
     width = max(1, _BLOCK // window.size)
-    for left in range(0, rows.shape[1], width):
-        columns = window.decay[:, None] * rows[:, left : left + width].double()
-        v = columns.index_select(0, newest).squeeze(0)
-        diagonal = columns.square().sum(0).sqrt()
-        p = torch.where(diagonal > 0, v / (diagonal + eps), 0.0)
-        total += torch.stack([(c @ columns) @ p, p @ p])
+    for run, weight in window.runs():
+        for left in range(run.start, run.stop, width):
+            columns = window.decay[:, None] * rows[:, left : min(left + width, run.stop)].double()
+            v = columns.index_select(0, newest).squeeze(0)
+            diagonal = columns.square().sum(0).sqrt()
+            p = torch.where(diagonal > 0, v / (diagonal + eps), 0.0)
+            total += weight * torch.stack([(c @ columns) @ p, p @ p])
     product, square = window.sharding.all_reduce(total).tolist()
     return product, square
