@@ -55,7 +55,7 @@ class Piece:
     def local(self, tensor: Tensor) -> Tensor:
         """The box of the parameter or of its gradient, as real numbers: a view."""
         if is_dtensor(tensor):
-            return as_real(tensor.to_local())  # type: ignore[attr-defined]
+            return as_real(_arrived(tensor.to_local()))  # type: ignore[attr-defined]
         return self.cut(as_real(tensor))
 
     def present(self, part: Tensor) -> Tensor:
@@ -226,6 +226,12 @@ def _both_sides(whole_one: Tensor, received: Tensor, cut: int | None, ranks: int
 def _copy(targets: list[Tensor], sources: list[Tensor]) -> None:
     if targets:
         torch._foreach_copy_(targets, sources)
+
+
+def _arrived(tensor: Any) -> Tensor:  # noqa: ANN401 - a Tensor, or one that is still on its way from other ranks
+    """The tensor itself, whose address may be given to a kernel."""
+    here: Tensor = tensor.wait() if hasattr(tensor, "wait") else tensor
+    return here
 
 
 def _moved(placement: Any, by: int) -> Any:  # noqa: ANN401 - a Placement

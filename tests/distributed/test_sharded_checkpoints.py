@@ -147,13 +147,15 @@ def load_once(mode, folder):
     return whole_parameters(model)
 
 
-def test_a_rank_that_dies_while_saving(tmp_path):
-    survivor, dead = outcomes_on_ranks(2, save_once, "ddp", tmp_path)
-    assert dead[0] == "died"
-    kind, (seconds, message) = survivor
-    assert kind == "returned"
-    assert message
-    assert seconds < TIMEOUT + 5
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_rank_that_dies_while_saving(tmp_path, ranks):
+    outcomes = outcomes_on_ranks(ranks, save_once, "ddp", tmp_path)
+    assert outcomes.pop(1)[0] == "died"
+    for kind, value in outcomes:
+        assert kind == "returned"
+        seconds, message = value
+        assert message
+        assert seconds < TIMEOUT + 5
     assert not (tmp_path / "second" / ".metadata").exists()  # so that nobody takes it for complete
     model, optimizer = make("single")
     train("single", model, optimizer, 0, WHOLE)
@@ -208,21 +210,60 @@ def test_a_damaged_state_is_refused_and_changes_nothing(what):
         assert distance(parameters, whole_parameters(model)) < 1e-9
 
 
-def dry_run_and_train():
-    model, optimizer = make("ddp")
+def same_state(ours, theirs):
+    return ours.keys() == theirs.keys() and all(torch.equal(ours[key], theirs[key]) for key in ours)
+
+
+def before_the_first_step(mode):
+    """Saving and loading before there is anything to save: no trace, bit by bit."""
+    other = make(mode)
+    train(mode, *other, 0, HALF)
+    expected = local_state(other[1])
+    found = {}
+
+    model, optimizer = make(mode)
     before = whole_parameters(model)
-    get_optimizer_state_dict(model, optimizer)
-    untouched = all(torch.equal(before[name], p) for name, p in whole_parameters(model).items())
-    rows = [int(entry["count"]) for entry in optimizer.state.values() if "count" in entry]
-    train("ddp", model, optimizer, 0, HALF)
-    other = make("ddp")
-    train("ddp", *other, 0, HALF)
-    ours, theirs = local_state(optimizer), local_state(other[1])
-    return untouched, rows, all(torch.equal(ours[key], theirs[key]) for key in theirs)
+    get_optimizer_state_dict(model, optimizer)  # makes a step with gradients of zeros
+    found["parameters"] = all(torch.equal(before[name], p) for name, p in whole_parameters(model).items())
+    found["rows"] = [int(entry["count"]) for entry in optimizer.state.values() if "count" in entry] == [0]
+    set_optimizer_state_dict(model, optimizer, get_optimizer_state_dict(model, optimizer))
+    train(mode, model, optimizer, 0, HALF)
+    found["torch's tools"] = same_state(local_state(optimizer), expected)
+
+    model, optimizer = make(mode)
+    optimizer.load_state_dict(optimizer.state_dict())
+    train(mode, model, optimizer, 0, HALF)
+    found["state_dict"] = same_state(local_state(optimizer), expected)
+    return found
 
 
-def test_the_dry_run_step_leaves_no_trace():
-    assert on_ranks(2, dry_run_and_train) == 2 * [(True, [0], True)]
+def test_before_the_first_step_nothing_leaves_a_trace():
+    for mode in ("ddp", "fsdp"):
+        for found in on_ranks(2, before_the_first_step, mode):
+            assert found == dict.fromkeys(("parameters", "rows", "torch's tools", "state_dict"), True)
+
+
+def flattened(mode, folder):
+    """A state of one level, as torchtitan and others save it."""
+    options = StateDictOptions(flatten_optimizer_state_dict=True)
+    ends = []
+    for resume in (False, True):
+        model, optimizer = make(mode)
+        if resume:
+            state = state_of(model, optimizer, options)
+            dcp.load(state, checkpoint_id=folder)
+            set_state(model, optimizer, state, options)
+        else:
+            train(mode, model, optimizer, 0, HALF)
+            dcp.save(state_of(model, optimizer, options), checkpoint_id=folder)
+        train(mode, model, optimizer, HALF, WHOLE)
+        ends.append(local_state(optimizer))
+    return same_state(*ends)
+
+
+@pytest.mark.parametrize("mode", ["ddp", "fsdp"])
+def test_a_flattened_state_goes_on_bitwise(tmp_path, mode):
+    assert on_ranks(2, flattened, mode, tmp_path) == [True, True]
 
 
 STORED = Path(__file__).parent / "data" / "format-1.pt"
