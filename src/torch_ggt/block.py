@@ -25,7 +25,6 @@ device of the parameter that holds it, with a copy on the others that makes the 
 """
 
 import itertools
-import warnings
 from collections.abc import Callable, MutableMapping, Sequence
 from types import ModuleType
 from typing import Any
@@ -40,8 +39,8 @@ from torch_ggt.kernels import gpu_kernels
 from torch_ggt.kernels.spans import ALIGNMENT, Spans
 from torch_ggt.memory import allocate_window
 from torch_ggt.pieces import Piece, whole
-from torch_ggt.sharding import Claim, Local, Sharding, digest
-from torch_ggt.window import GramRow, Window, mend_gram
+from torch_ggt.sharding import Local, Sharding
+from torch_ggt.window import GramRow, Window
 
 __all__ = [
     "WHOLE_BLOCK_KEYS",
@@ -49,32 +48,17 @@ __all__ = [
     "Candidate",
     "Group",
     "State",
-    "attach",
+    "check_dense",
+    "common_device",
     "describe",
     "make_blocks",
     "partition",
-    "stale",
 ]
 
 Group = dict[str, Any]
 State = MutableMapping[Tensor, dict[str, Any]]
 
 WHOLE_BLOCK_KEYS = ("gram", "decay", "momentum", "position", "count", "skipped")
-# What ranks must have in common, beside their parameters.
-_AGREED = (
-    *("scope", "betas", "eps", "window", "window_dtype", "history", "sgd_scale", "jitter", "nesterov"),
-    *("adjust_lr_fn", "solver", "nonfinite"),
-)
-_MENDED = (
-    "GGT: the rows of the window in optimizer.state were changed, and their Gram matrix was computed anew. If that was "
-    "not you, load the last checkpoint."
-)
-_DAMAGED = (
-    "GGT: the rows in this state are not those that its Gram matrix was made of: they were damaged or lost on their "
-    "way. Nothing was loaded. Two ways that do this: broadcast_from_rank0 with tensors that are not contiguous (call "
-    ".contiguous() on them, or load the state on every rank); and torch.save of one rank's state_dict(), which has its "
-    "own part of a window alone (docs/distributed.md says how to save)."
-)
 _WIDE = (torch.float64, torch.complex128)
 
 
@@ -119,11 +103,6 @@ class Block:
         """Whether any parameter has a gradient to follow."""
         return any(parameter.grad is not None for _, parameter in self.members)
 
-    def attach(self, state: State, *, allot: bool) -> bool:
-        """`attach` for a matrix that is all in one block; False while no parameter has columns."""
-        attach([[self]], state, self.sharding, allot=allot)
-        return bool(self.allotment(state, allot=allot))
-
     def allotment(self, state: State, *, allot: bool) -> list[tuple[Group, Tensor]]:
         """The members that have columns, and with ``allot`` those that have a gradient and none yet."""
         return [
@@ -154,7 +133,7 @@ class Block:
             state: the optimizer's state.
         """
         parameters = [p for _, p in allotted]
-        device = _common_device(parameters)
+        device = common_device(parameters)
         pieces = [self.sharding.piece(p) for p in parameters]
         layout = Layout([piece.local(p) for p, piece in zip(parameters, pieces, strict=True)], ALIGNMENT)
         matrices = [[p] for p in parameters] if self.separate else [[p for _, p in matrix]]
@@ -245,7 +224,7 @@ class Block:
                     f"{device}. Move the model before the first step, or move both: save state_dict(), move the "
                     "parameters, make a new optimizer and load it."
                 )
-            _check_dense(group, parameter)
+            check_dense(group, parameter)
 
     def nonfinite_gradient(self) -> tuple[Group, Tensor] | None:
         """The first parameter of which a gradient that is here is not finite; waits for the device."""
@@ -460,108 +439,6 @@ def make_blocks(groups: list[Group], sharding: Sharding) -> list[list[Block]]:
     return matrices
 
 
-def stale(
-    matrices: list[list[Block]], state: State, *, allot: bool
-) -> list[list[tuple[Block, list[tuple[Group, Tensor]]]]]:
-    """The matrices whose flat tensors do not hold what ``state`` says: their blocks, with the members to be allotted.
-
-    Args:
-        matrices: full matrices, each as its blocks, one per device.
-        state: the optimizer's state.
-        allot: give columns to parameters that have a gradient and none yet.
-    """
-    wanted = [[(block, block.allotment(state, allot=allot)) for block in blocks] for blocks in matrices]
-    return [
-        parts
-        for parts in wanted
-        if not all(block.is_current(allotted, state) for block, allotted in parts) and any(a for _, a in parts)
-    ]
-
-
-def attach(
-    matrices: list[list[Block]],
-    state: State,
-    sharding: Sharding,
-    *,
-    allot: bool,
-    ask: bool = False,
-    loaded: bool = False,
-) -> bool:
-    """Make the flat tensors of the blocks hold what ``state`` says.
-
-    Args:
-        matrices: full matrices, each as its blocks, one per device.
-        state: the optimizer's state.
-        sharding: that the blocks were made with.
-        allot: give columns to parameters that have a gradient and none yet.
-        ask: compare with other ranks even if nothing is to be made here.
-        loaded: the state comes from a checkpoint: raise ValueError if rows and Gram do not belong together.
-
-    Returns:
-        whether there was something to compare or to make.
-    """
-    waiting = stale(matrices, state, allot=allot)
-    if not waiting and not ask:
-        return False
-    drafts: list[list[tuple[Window, Callable[[], None]]]] = []
-
-    def make() -> Claim:
-        for parts in waiting:
-            matrix = [member for _, allotted in parts for member in allotted]
-            drafts.append([block.draft(allotted, matrix, state) for block, allotted in parts if allotted])
-        return Claim("windows are made")
-
-    sharding.agree(lambda: _claim(waiting, matrices, state))
-    sharding.agree(make)  # there may not be memory for one of them
-    for parts, drafted in zip(waiting, drafts, strict=True):
-        matrix = [member for _, allotted in parts for member in allotted]
-        if _resumed(matrix, state):
-            complete = all("window" in state.get(p, {}) for block, _ in parts for _, p in block.members)
-            if mend_gram([window for window, _ in drafted]) and complete:
-                if loaded:
-                    raise ValueError(_DAMAGED)
-                warnings.warn(_MENDED, stacklevel=4)
-    for parts, drafted in zip(waiting, drafts, strict=True):  # only now: a failure above leaves the state as it was
-        for block, allotted in parts:
-            if not allotted:
-                block.forget()
-        for _, commit in drafted:
-            commit()
-    return True
-
-
-def _resumed(matrix: list[tuple[Group, Tensor]], state: State) -> bool:
-    return any("gram" in state.get(parameter, {}) for _, parameter in matrix)
-
-
-def _claim(
-    waiting: list[list[tuple[Block, list[tuple[Group, Tensor]]]]], matrices: list[list[Block]], state: State
-) -> Claim:
-    """What all ranks must agree on before any of them makes a window."""
-    options: list[Any] = []
-    parameters: list[tuple[str, Tensor]] = []
-    for parts in waiting:
-        matrix = [member for _, allotted in parts for member in allotted]
-        for group, parameter in matrix:
-            _common_device([parameter])
-            _check_dense(group, parameter)
-        block = parts[0][0]
-        entries = [state[p] for _, p in matrix if "gram" in state.get(p, {})]
-        counts = [int(entry["count"]) for entry in entries if "count" in entry]
-        small = [entry[key] for entry in entries for key in WHOLE_BLOCK_KEYS if key in entry]
-        made_with = {key: block.options[key] for key in _AGREED if key in block.options}
-        made_with |= {"parameters": len(matrix), "rows in the window": counts, "digest of the state": digest(small)}
-        options.append(made_with)
-        parameters += [(describe(group, parameter, shape=False), parameter) for group, parameter in matrix]
-    gradients = [
-        (describe(group, parameter, shape=False), parameter.grad is not None)
-        for blocks in matrices
-        for block in blocks
-        for group, parameter in block.members
-    ]
-    return Claim(options, parameters, gradients)
-
-
 def describe(group: Group, parameter: Tensor, *, shape: bool = True) -> str:
     """A parameter in words: by name if the optimizer was given names, else by its place in its group."""
     named = "param_names" in group
@@ -572,7 +449,8 @@ def describe(group: Group, parameter: Tensor, *, shape: bool = True) -> str:
     return f"{words} of shape {tuple(parameter.shape)}" if named else f"{words}, of shape {tuple(parameter.shape)},"
 
 
-def _check_dense(group: Group, parameter: Tensor) -> None:
+def check_dense(group: Group, parameter: Tensor) -> None:
+    """Raise if a gradient is sparse."""
     if parameter.grad is not None and parameter.grad.is_sparse:
         raise RuntimeError(
             f"GGT does not support sparse gradients, and {describe(group, parameter)} has one. Use "
@@ -595,7 +473,8 @@ def _device(parameter: Tensor) -> torch.device:
     return parameter.device
 
 
-def _common_device(parameters: list[Tensor]) -> torch.device:
+def common_device(parameters: list[Tensor]) -> torch.device:
+    """The device of these parameters, which must be one on which steps can be made."""
     devices = list(dict.fromkeys(p.device for p in parameters))
     if len(devices) > 1:
         raise RuntimeError(

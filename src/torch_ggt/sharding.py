@@ -11,10 +11,10 @@ them adds its sums divided by the number of them, and the sum runs over all rank
 dimensions of a mesh alone, and more: a number that is not finite on *any* rank reaches all of them, and all of them get
 the same bits.
 
-No rank may wait for one that has given up. So every step is exactly one all-reduce, of a length that was agreed before
-(`length_of_step`), whether a rank can take the step or not. One that cannot sends NaN, so that none takes it, and says
-why in the last two numbers (`Sharding.attempt`, `Sharding.gather_all`); what is new (parameters with a first gradient,
-another set of gradients, loaded state) is compared in full before anybody acts on it (`Sharding.agree`).
+No rank may wait for one that has given up. So every step is exactly one all-reduce, of a length that was agreed before,
+whether a rank can take the step or not. One that cannot sends NaN, so that none takes it, and says so in the last two
+numbers (`Sharding.attempt`, `Sharding.gather_all`); what is new (parameters with a first gradient, another set of
+gradients, loaded state) is compared in full before anybody acts on it (`Sharding.agree`).
 """
 
 import contextlib

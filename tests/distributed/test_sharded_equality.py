@@ -8,6 +8,8 @@ import torch.distributed as dist
 from modes import distance, local_parameters, make, same_everywhere, small_state, train, whole_parameters
 from ranks import on_ranks
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 from torch_ggt import GGT
 
@@ -138,6 +140,32 @@ def test_odd_parameters(ranks, groups):
                 tolerance = 1e-2 if ours.dtype == torch.bfloat16 else 1e-5
                 torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance)
                 assert torch.equal(ours, first)
+
+
+def train_one_row(mode):
+    """A model of one row of five: as a DTensor it is on the first rank alone, the others have no columns at all."""
+    torch.manual_seed(0)
+    model = nn.Linear(5, 1, bias=False).double()
+    if mode == "fsdp":
+        fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+    group = dist.group.WORLD if mode == "ddp" else None
+    found = []
+    for scope in SCOPES:
+        optimizer = GGT(model.parameters(), lr=0.1, window=3, scope=scope, process_group=group)
+        for step in range(6):
+            x = torch.randn(3, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(step))
+            model.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+        found.append(whole_parameters(model)["weight"])
+    return found
+
+
+@pytest.mark.parametrize("mode", ["ddp", "fsdp"])
+def test_ranks_without_any_column(mode):
+    expected = train_one_row("single")
+    for found in on_ranks(4, train_one_row, mode):
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.soak

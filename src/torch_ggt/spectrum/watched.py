@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
+from torch_ggt.attach import attach
 from torch_ggt.block import Block, Group
 from torch_ggt.flatten import Layout
 from torch_ggt.memory import readable, window_bytes
@@ -165,11 +166,11 @@ class OwnWindow:
         parameters = self._parameters()
         if [id(p) for p in parameters] != [id(p) for _, p in self._block.members]:
             self._block = Block([(self.options, parameter) for parameter in parameters])  # a param group was added
-            self._block.attach(self._state, allot=False)
+            attach([[self._block]], self._state, self._block.sharding, allot=False)
         if not self._block.has_gradient():
             return
         _check_dense([p for p in parameters if p.grad is not None])
-        self._block.attach(self._state, allot=True)
+        attach([[self._block]], self._state, self._block.sharding, allot=True)
         row = self._block.gather(beta1=0.0, nesterov=False).row
         scale = getattr(self._optimizer, "grad_scale", None)  # set by a GradScaler that leaves unscaling to the step
         if scale is not None:
