@@ -26,6 +26,7 @@ __all__ = [
     "ends",
     "epochs_in_words",
     "mean_curve",
+    "mean_curves",
     "not_run",
     "standard_error",
 ]
@@ -42,9 +43,19 @@ class Claim(Protocol):
         ...
 
 
-def mean_curve(records: Sequence[Record], key: str) -> dict[int, float]:
-    """Mean over seeds of a number, by epoch; infinite from where a seed diverged. Epochs without it are left out."""
-    last = max(point["epoch"] for record in records for point in record["curve"])
+def mean_curves(runs: Runs, names: Sequence[str], key: str) -> dict[str, dict[int, float]]:
+    """The mean curve of each, all as long as the longest: whoever diverged is infinite from there on."""
+    last = max(point["epoch"] for name in names for record in runs[name] for point in record["curve"])
+    return {name: mean_curve(runs[name], key, last=last) for name in names}
+
+
+def mean_curve(records: Sequence[Record], key: str, *, last: int | None = None) -> dict[int, float]:
+    """Mean over seeds of a number, by epoch up to ``last``; infinite from where a seed diverged.
+
+    Epochs without it are left out.
+    """
+    if last is None:
+        last = max(point["epoch"] for record in records for point in record["curve"])
     curve = {}
     for epoch in range(last + 1):
         values = [_at(record, epoch, key) for record in records]
@@ -100,13 +111,13 @@ class LowestAlong:
         if absent(runs, self.who) or not present:
             missing = absent(runs, self.who, *self.others)
             return not_run(self.claim, statement, self.paper, f"not run: {', '.join(missing)}", command)
-        own = mean_curve(runs[self.who], self.key)
+        curves = mean_curves(runs, [self.who, *present], self.key)
+        own = curves[self.who]
         epochs = [epoch for epoch in own if epoch >= self.first]
         parts: list[str] = []
         holds: bool | None = None if absent(runs, *self.others) else True
         for other in present:
-            theirs = mean_curve(runs[other], self.key)
-            losing = [epoch for epoch in epochs if not own[epoch] < theirs.get(epoch, math.inf)]
+            losing = [epoch for epoch in epochs if not own[epoch] < curves[other].get(epoch, math.inf)]
             holds = False if losing else holds
             where = f", not at {epochs_in_words(losing)}" if losing else ""
             parts.append(f"{other}: {len(epochs) - len(losing)} of {len(epochs)} epochs{where}")

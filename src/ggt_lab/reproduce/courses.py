@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ggt_lab.reproduce.claims import Runs, absent, epochs_in_words, mean_curve, not_run
+from ggt_lab.reproduce.claims import Runs, absent, epochs_in_words, mean_curves, not_run
 from ggt_lab.verdict import Verdict
 
 __all__ = ["AlikeAlong", "EarlyLead", "FastestAfterDecays"]
@@ -29,7 +29,7 @@ class EarlyLead:
         statement = f"{words}: {self.who} leads {self.other} at first{when}, and is behind at the end"
         if missing := absent(runs, self.who, self.other):
             return not_run(self.claim, statement, self.paper, f"not run: {', '.join(missing)}", command)
-        own, theirs = (mean_curve(runs[name], self.key) for name in (self.who, self.other))
+        own, theirs = mean_curves(runs, [self.who, self.other], self.key).values()
         epochs = [epoch for epoch in own if epoch >= 1 and epoch in theirs]
         ahead = [epoch for epoch in epochs if own[epoch] < theirs[epoch]]
         lead = list(itertools.takewhile(lambda epoch: own[epoch] < theirs[epoch], epochs))
@@ -64,7 +64,7 @@ class AlikeAlong:
         statement = f"{words} of {', '.join(self.names)}: within {self.within:.0%} of each other at every epoch"
         if missing := absent(runs, *self.names):
             return not_run(self.claim, statement, self.paper, f"not run: {', '.join(missing)}", command)
-        curves = {name: mean_curve(runs[name], self.key) for name in self.names}
+        curves = mean_curves(runs, self.names, self.key)
         epochs = [e for e in curves[self.names[0]] if e >= self.first and all(e in curve for curve in curves.values())]
         gaps = {e: _share([curve[e] for curve in curves.values()]) for e in epochs}
         worst = max(gaps, key=lambda epoch: gaps[epoch])
@@ -106,7 +106,7 @@ class FastestAfterDecays:
         statement = f"just after each decay of the learning rate, {self.who}'s {words} falls by the largest factor"
         if missing := absent(runs, self.who, *self.others):
             return not_run(self.claim, statement, self.paper, f"not run: {', '.join(missing)}", command)
-        curves = {name: mean_curve(runs[name], self.key) for name in (self.who, *self.others)}
+        curves = mean_curves(runs, [self.who, *self.others], self.key)
         pairs = self._around_decays(max(curves[self.who]))
         drops = {name: [_factor(curve, *pair) for pair in pairs] for name, curve in curves.items()}
         firsts = [max(zip(column, drops, strict=True))[1] for column in zip(*drops.values(), strict=True)]
@@ -123,10 +123,12 @@ class FastestAfterDecays:
         )
 
     def _around_decays(self, epochs: int) -> list[tuple[int, int]]:
-        """The last whole epoch before each decay, and the first whole one after it."""
+        """The last whole epoch before each decay, and the first whole one after it; none if decays are too close."""
+        if epochs < 2 * self.parts:
+            return []
         places = [k * epochs / self.parts for k in range(1, self.parts)]
         pairs = [(math.floor(place), math.ceil(place) + 1) for place in places]
-        return [(before, after) for before, after in pairs if before >= 1 and after <= epochs]
+        return [(before, after) for before, after in pairs if after <= epochs]
 
 
 def _factor(curve: Mapping[int, float], before: int, after: int) -> float:
