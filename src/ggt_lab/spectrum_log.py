@@ -147,11 +147,13 @@ def read_spectra(path: Path) -> dict[str, Any]:
             f"{path} holds no spectra of a long run ({error}); run it again, with spectrum_every"
         ) from None
     conditions = condition_numbers(eigenvalues, rounding)
+    # A window that is not full yet has as many eigenvalues as there were steps.
+    filled = [values[:step] for step, values in zip(steps.tolist(), np.sqrt(eigenvalues).tolist(), strict=True)]
     recent = conditions[-max(1, len(conditions) // 4) :]
     return {
         "window": eigenvalues.shape[1],
         "history": history,
         "steps": steps.tolist(),
-        "singular_values": np.sqrt(eigenvalues).tolist(),
+        "singular_values": filled,
         "diagnosis": {"numbers": {"condition": float(np.median(recent)), "rounding": rounding}},
     }

@@ -117,7 +117,7 @@ def test_spectra_of_an_interrupted_run(tmp_path, monkeypatch):
             if problem.step % problem.steps_per_epoch == 0:
                 problem.evaluate()
     for mine, theirs in zip(one["singular_values"], recorder.records, strict=True):
-        np.testing.assert_allclose(mine[: len(theirs.singular_values)], theirs.singular_values, rtol=1e-5)
+        np.testing.assert_allclose(mine, theirs.singular_values, rtol=1e-5)  # as many while the window fills
 
 
 def test_what_the_record_says_of_spectra(tmp_path):

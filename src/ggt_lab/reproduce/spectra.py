@@ -103,7 +103,7 @@ class SpectraOverTraining:
         spectra = []
         for name, runs in self._full_runs(records).items():
             run = runs[0]
-            label = f"{name}: {self._parts[name].title}, lr {run['lr']:g}, {run['epochs']} epochs"
+            label = f"{self._parts[name].title}, lr {run['lr']:g}, {run['epochs']} epochs"
             spectra.append({**read_spectra(folder / run["spectrum"]["file"]), "label": label})
         if not spectra:
             return []
