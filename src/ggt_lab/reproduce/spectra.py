@@ -1,7 +1,7 @@
 """E1: the eigenvalues of GᵀG over training, of several models, each trained by GGT at its tuned learning rate.
 
 The window holds momentum, as in all our long runs: with β₁ = 0.9 and 200 rows momentum alone, of gradients without any
-structure, has a condition number near 361, which every verdict names beside what was measured.
+structure, has a condition number of 354, which every verdict names beside what was measured.
 """
 
 import math
