@@ -322,7 +322,8 @@ def made_up(*, good):
     names = list(paper.METHODS["eigh"])
     times = {name: timing.summarize([12 / over]).as_dict() for name in names}
     times |= {f"GGT {dtype}": timing.summarize([1.0]).as_dict() for dtype in ("float32", "bfloat16")}
-    result = {"d": 5_300_000, "r": 200, "times": times, "over_GGT_float32": dict.fromkeys(names, 12 / over)}
+    result = {"d": 5_300_000, "r": 200, "times": times}
+    result |= {f"over_GGT_{dtype}": dict.fromkeys(names, 12 / over) for dtype in steps_dtypes()}
     records.append(record("paper_eigh_d5300000_r200", "paper", result))
     for model, target in (("lstm", 1.10), ("shake-shake", 1.08)):
         for mode in ("eager", "captured"):

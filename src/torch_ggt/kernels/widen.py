@@ -7,7 +7,7 @@ the bits by integer operations (about 1e13/s), which leaves a power of two to be
 same float64 products. A float32 pair (TwoSum) would cost about nine float32 operations, 3.3e12/s, and lose its small
 half to underflow for gradients below 1e-17: no gain.
 """
-# ruff: noqa: ANN001, ANN201 - Triton infers the types of a kernel's arguments
+# ruff: noqa: ANN001, ANN201, ANN202 - Triton infers the types of a kernel's arguments
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc, import-untyped, import-not-found"
 
 import triton
@@ -41,14 +41,24 @@ def weighted_sum(
 ):
     """Σ_i weights[i]·rows[i, columns] in float64, over all rows; the loads of UNROLL rows are under way at a time."""
     total = tl.zeros((BLOCK_D,), tl.float64)
-    for top in range(0, size, UNROLL):
+    whole = size - size % UNROLL
+    for top in range(0, whole, UNROLL):
         for i in tl.static_range(UNROLL):
-            c = tl.load(weights + tl.minimum(top + i, size - 1))
-            if BITS:
-                c = c * OTHER_SCALE
-            there = inside & (tl.zeros((BLOCK_D,), tl.int32) + (top + i) < size)
-            w = tl.load(rows + (top + i) * tl.cast(stride, tl.int64) + columns, mask=there, other=0.0)
-            total += c * widen(w, BITS)
+            w = tl.load(rows + (top + i) * tl.cast(stride, tl.int64) + columns, mask=inside, other=0.0)
+            total += _factor(weights, top + i, BITS) * widen(w, BITS)
+    if whole < size:  # the rest at once, too: row after row, each would be waited for
+        for i in tl.static_range(UNROLL - 1):
+            there = inside & (tl.zeros((BLOCK_D,), tl.int32) + (whole + i) < size)
+            w = tl.load(rows + (whole + i) * tl.cast(stride, tl.int64) + columns, mask=there, other=0.0)
+            total += _factor(weights, tl.minimum(whole + i, size - 1), BITS) * widen(w, BITS)
     if BITS:
         total = total * RESULT_SCALE
     return total
+
+
+@triton.jit
+def _factor(weights, i, BITS: tl.constexpr):
+    c = tl.load(weights + i)
+    if BITS:
+        c = c * OTHER_SCALE
+    return c
