@@ -9,6 +9,7 @@ import tyro
 from rich.markup import escape
 
 from ggt_lab.commands.bench import BenchCommand
+from ggt_lab.commands.claims import ClaimsCommand
 from ggt_lab.commands.console import console
 from ggt_lab.commands.plan import PlanCommand
 from ggt_lab.commands.race import RaceCommand
@@ -57,6 +58,7 @@ def main() -> None:
         | Annotated[ReproduceCommand, tyro.conf.subcommand("reproduce")]
         | Annotated[SpectrumCommand, tyro.conf.subcommand("spectrum")]
         | Annotated[ReportCommand, tyro.conf.subcommand("report")]
+        | Annotated[ClaimsCommand, tyro.conf.subcommand("claims")]
         | Annotated[BenchCommand, tyro.conf.subcommand("bench")]
         | Annotated[PlanCommand, tyro.conf.subcommand("plan")]
         | Annotated[ScaleCommand, tyro.conf.subcommand("scale")]

@@ -4,6 +4,7 @@
 
 ``plan.json`` is a list of runs (the fields of `LongRun`). What is finished is appended to the results; what is not is
 kept in DIR and goes on, from the same step, when the same command is given again. Needs torch and numpy alone.
+Spectra of runs with ``spectrum_every`` are written into ``spectra`` beside the results.
 """
 
 import argparse
@@ -25,6 +26,7 @@ from ggt_lab.pool import waiting
 from ggt_lab.problems import problem_class
 from ggt_lab.problems.deep import DeepProblem
 from ggt_lab.results import Record, Results, environment
+from ggt_lab.spectrum_log import SpectrumLog
 
 __all__ = ["SCHEDULES", "LongRun", "advance", "run_until"]
 
@@ -54,23 +56,34 @@ class LongRun:
     device: str = "cuda"
     settings: tuple[tuple[str, Any], ...] = ()
     """Attributes of the problem to change, by name: (("dropout", 0.2),)."""
+    spectrum_every: int = 0
+    """Record the eigenvalues of a GGT's GᵀG at each so-many-th step; 0: never."""
 
     @property
     def key(self) -> str:
         """The run in words that do not change."""
-        return json.dumps(["long", asdict(self)], sort_keys=True)
+        words = asdict(self)
+        if not self.spectrum_every:  # runs recorded before there were spectra keep their key
+            del words["spectrum_every"]
+        return json.dumps(["long", words], sort_keys=True)
+
+    @property
+    def digest(self) -> str:
+        """The key as a name for files."""
+        return hashlib.sha256(self.key.encode()).hexdigest()[:16]
 
     def __str__(self) -> str:
         return f"{self.problem}, {self.optimizer}, lr {self.lr:g}, seed {self.seed}, {self.epochs} epochs"
 
 
-def advance(run: LongRun, kept: Path, *, deadline: float = math.inf) -> Record | None:
+def advance(run: LongRun, kept: Path, *, deadline: float = math.inf, spectra: Path = Path("spectra")) -> Record | None:
     """Train from where ``run`` was left, until it is finished or ``time.monotonic()`` reaches ``deadline``.
 
     Args:
         run: what to train.
         kept: folder of checkpoints.
         deadline: when to save and stop; looked at before each step.
+        spectra: folder of the spectra, if the run records them.
 
     Returns:
         The record of the finished run (its checkpoint is removed), or None: saved, and to be called again.
@@ -80,7 +93,8 @@ def advance(run: LongRun, kept: Path, *, deadline: float = math.inf) -> Record |
     parameters = list(problem.parameters())
     optimizer = optimizer_factory(run.optimizer)(parameters, run.lr)
     factor = SCHEDULES[run.schedule]
-    checkpoint = kept / f"{hashlib.sha256(run.key.encode()).hexdigest()[:16]}.pt"
+    log = SpectrumLog(optimizer, run.spectrum_every)
+    checkpoint = kept / f"{run.digest}.pt"
     curve: list[dict[str, Any]] = []
     seconds = 0.0
     if checkpoint.exists():
@@ -88,29 +102,37 @@ def advance(run: LongRun, kept: Path, *, deadline: float = math.inf) -> Record |
         problem.load_state_dict(state["problem"])
         optimizer.load_state_dict(state["optimizer"])
         curve, seconds = state["curve"], state["seconds"]
+        if run.spectrum_every:
+            log.load_state_dict(state["spectra"])
     elif run.epochs > 0:
         curve.append({"epoch": 0, "step": 0, "seconds": 0.0, **problem.evaluate()})
     started = time.perf_counter()
+    status = "done"
     while problem.step < run.epochs * problem.steps_per_epoch:
         if time.monotonic() >= deadline:
             spent = seconds + time.perf_counter() - started
-            _save({"problem": problem, "optimizer": optimizer}, {"curve": curve, "seconds": spent}, checkpoint)
+            parts = {"problem": problem, "optimizer": optimizer, "spectra": log}
+            _save(parts, {"curve": curve, "seconds": spent}, checkpoint)
             return None
         for group in optimizer.param_groups:
             group["lr"] = run.lr * factor(problem.step / (run.epochs * problem.steps_per_epoch))
         optimizer.zero_grad()
         problem.loss().backward()  # type: ignore[no-untyped-call]
         optimizer.step()
+        log.after(problem.step)
         if problem.step % problem.steps_per_epoch == 0:
             numbers = problem.evaluate()
             if not all(math.isfinite(value) for value in numbers.values()):
-                checkpoint.unlink(missing_ok=True)
-                return _record(run, problem, "diverged", curve)
+                status = "diverged"
+                break
             epoch = problem.step // problem.steps_per_epoch
             spent = seconds + time.perf_counter() - started
             curve.append({"epoch": epoch, "step": problem.step, "seconds": spent, **numbers})
+    record = _record(run, problem, status, curve)
+    if run.spectrum_every:
+        record["spectrum"] = log.write(spectra / f"{run.digest}.npz")
     checkpoint.unlink(missing_ok=True)
-    return _record(run, problem, "done", curve)
+    return record
 
 
 def run_until(
@@ -129,10 +151,11 @@ def run_until(
     """
     deadline = time.monotonic() + seconds
     made_in = environment()
+    spectra = results.path.parent / "spectra"
     kept.mkdir(parents=True, exist_ok=True)
     todo = waiting(runs, results)
     with multiprocessing.get_context("spawn").Pool(min(workers, len(todo)) or 1, maxtasksperchild=1) as pool:
-        for run, record in pool.imap_unordered(_advance, [(run, kept, deadline) for run in todo]):
+        for run, record in pool.imap_unordered(_advance, [(run, kept, deadline, spectra) for run in todo]):
             if record is not None:
                 results.append({"key": run.key, **record, "environment": made_in})
                 if on_done is not None:
@@ -140,10 +163,10 @@ def run_until(
     return len(waiting(runs, results))
 
 
-def _advance(job: tuple[LongRun, Path, float]) -> tuple[LongRun, Record | None]:
-    run, kept, deadline = job
+def _advance(job: tuple[LongRun, Path, float, Path]) -> tuple[LongRun, Record | None]:
+    run, kept, deadline, spectra = job
     torch.set_num_threads(1)  # parallelism is between runs
-    return run, None if time.monotonic() >= deadline else advance(run, kept, deadline=deadline)
+    return run, None if time.monotonic() >= deadline else advance(run, kept, deadline=deadline, spectra=spectra)
 
 
 def _make_problem(run: LongRun) -> DeepProblem:

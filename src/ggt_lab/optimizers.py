@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import importlib.util
 import inspect
 from collections.abc import Iterable
 from typing import Any
@@ -9,16 +10,18 @@ from typing import Any
 import torch
 
 from ggt_lab import dense
+from ggt_lab.muon import MuonAndAdamW
 from ggt_lab.names import unknown
 from ggt_lab.train import OptimizerFactory
 from torch_ggt import GGT
 
-__all__ = ["check_optimizer", "optimizer_factory", "optimizer_names"]
+__all__ = ["check_optimizer", "missing_package", "optimizer_factory", "optimizer_names"]
 
 _OURS: dict[str, Any] = {
     "GGT": GGT,
     "DiagonalAdaptive": dense.DiagonalAdaptive,
     "FullMatrixAdaptive": dense.FullMatrixAdaptive,
+    "MuonAndAdamW": MuonAndAdamW,
 }
 
 
@@ -68,6 +71,17 @@ def check_optimizer(spec: str, lr: float) -> None:
         raise ValueError(f"the optimizer {spec} with lr {lr:g} cannot be made: {error}") from error
     if isinstance(made, torch.optim.LBFGS):
         raise ValueError("LBFGS evaluates one batch several times, which the loss() of a problem cannot: not raced")
+
+
+def missing_package(spec: str) -> str | None:
+    """The package that has the optimizer, if it is not installed here; None: it is.
+
+    Example:
+        >>> missing_package("Adam"), missing_package("no_such_package.SOAP(lr=1)")
+        (None, 'no_such_package')
+    """
+    package, _, rest = _parse(spec)[0].partition(".")
+    return package if rest and importlib.util.find_spec(package) is None else None
 
 
 def _parse(spec: str) -> tuple[str, dict[str, Any]]:

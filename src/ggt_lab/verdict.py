@@ -42,12 +42,19 @@ class Figure:
 
 
 def write_verdicts(
-    folder: Path, *, experiment: str, title: str, verdicts: Sequence[Verdict], figures: Sequence[Figure]
+    folder: Path,
+    *,
+    experiment: str,
+    title: str,
+    verdicts: Sequence[Verdict],
+    figures: Sequence[Figure],
+    smoke: bool = False,
 ) -> Path:
     """Write ``folder/verdicts.json``, which the report reads, and ``verdicts.md``, for people; whole or not at all."""
     content = {
         "experiment": experiment,
         "title": title,
+        "smoke": smoke,
         "verdicts": [asdict(verdict) for verdict in verdicts],
         "environment": environment(),
         "figures": [{"file": figure.path.name, "alt": figure.alt} for figure in figures],

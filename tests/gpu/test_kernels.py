@@ -50,15 +50,18 @@ def slices(borders):
 
 @DTYPES
 @SHAPES
-@pytest.mark.parametrize("bits", [True, False])
 @pytest.mark.parametrize(
-    "scale",
-    [1e-25, 1.0, 1e36],  # the interpreter's bfloat16 has no subnormals
+    ("scale", "variant"),
+    [
+        (1e-25, {}),  # the interpreter's bfloat16 has no subnormals
+        (1.0, {"stages": 3, "vector": 2, "block_rows": 8, "block_columns": 128}),
+        (1e36, {}),
+    ],
 )
-def test_gram_row(dtype, size, borders, stride, bits, scale):
+def test_gram_row(dtype, size, borders, stride, scale, variant):
     rows = make_rows(size, borders, stride, dtype, scale)
     row = (scale * torch.randn(borders[-1], dtype=torch.float64)).to(DEVICE, dtype)
-    found = gpu.gram_row(rows, row, Spans(borders, size, DEVICE), bits=bits)
+    found = gpu.gram_row(rows, row, Spans(borders, size, DEVICE), **variant)
     assert found.shape == (len(borders) - 1, size + 1)
     for sums, part in zip(found, slices(borders), strict=True):
         wide, v = rows[:, part].double(), row[part].double()
@@ -75,7 +78,10 @@ def test_every_number_is_widened_exactly(dtype):
     bits = torch.randint(limits.min, limits.max, (3000,), dtype=integer)
     special = torch.tensor([0, 1, -1, 2, limits.min, limits.min + 1], dtype=integer)
     values = torch.cat([bits, special]).view(dtype)
-    values = values[values.isfinite()].to(DEVICE)
+    values = values[values.isfinite()]
+    if INTERPRETED and dtype == torch.bfloat16:  # the interpreter takes subnormals for zeros
+        values = values[(values == 0) | (values.abs() >= torch.finfo(dtype).tiny)]
+    values = values.to(DEVICE)
     rows = values[None].contiguous()
     for column in (0, len(values) - 1, len(values) - 2, len(values) - 3, *range(1, 40)):
         one = torch.zeros(len(values), dtype=dtype, device=DEVICE)
@@ -95,13 +101,12 @@ def test_the_square_is_finite_exactly_if_the_row_is(dtype):
 
 @DTYPES
 @SHAPES
-@pytest.mark.parametrize("arithmetic", ["float64", "pair"])
 @pytest.mark.parametrize("scale", [1e-33, 1e30])
-def test_expand(dtype, size, borders, stride, arithmetic, scale):
+def test_expand(dtype, size, borders, stride, scale):
     rows = make_rows(size, borders, stride, dtype, scale)
     c = torch.randn(len(borders) - 1, size, dtype=torch.float64, device=DEVICE) / scale
     out = torch.full((borders[-1] + 3,), torch.nan, dtype=torch.promote_types(dtype, torch.float32), device=DEVICE)
-    gpu.expand(rows, c, Spans(borders, size, DEVICE), out, arithmetic=arithmetic)
+    gpu.expand(rows, c, Spans(borders, size, DEVICE), out)
     assert out[borders[-1] :].isnan().all()  # beyond the last column nothing is written
     for mine, part in zip(c, slices(borders), strict=True):
         wide = rows[:, part].double()
@@ -109,14 +114,13 @@ def test_expand(dtype, size, borders, stride, arithmetic, scale):
         assert ((out[part].double() - wide.T @ mine).abs() <= bound).all()
 
 
-@pytest.mark.parametrize("arithmetic", ["float64", "pair"])
-def test_expand_of_nearly_collinear_rows_keeps_its_digits(arithmetic):
+def test_expand_of_nearly_collinear_rows_keeps_its_digits():
     """Huge coefficients of opposite sign: rounding them to float32 alone would leave an error of 1e-3."""
     base = torch.rand(5000) + 0.5
     rows = (base + 1e-4 * torch.randn(2, 5000)).to(DEVICE)
     c = torch.tensor([[1e4 + 1 / 3, -1e4 + 1 / 7]], dtype=torch.float64, device=DEVICE)
     out = torch.empty(5000, device=DEVICE)
-    gpu.expand(rows, c, Spans([0, 5000], 2, DEVICE), out, arithmetic=arithmetic)
+    gpu.expand(rows, c, Spans([0, 5000], 2, DEVICE), out)
     exact = rows.double().T @ c[0]
     assert (out.double() - exact).mean().abs() <= 1e-5 * exact.norm() / 5000**0.5
     plain = rows.T @ c[0].float()

@@ -75,6 +75,7 @@ def test_equals_the_cpu(options, solver):
 
 
 @every_option
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 def test_no_synchronization(options):
     run = Run("cuda", **options)
     for step in range(3):

@@ -17,6 +17,7 @@ from ggt_lab.bench import cpu, kernels, paper, run, steps, timing, training
 from ggt_lab.bench.cases import KINDS, Case, cases
 from ggt_lab.bench.summary import figures, promises, write_summary
 from ggt_lab.figures.speed import draw_speed
+from ggt_lab.reproduce import experiment
 
 CPU = torch.device("cpu")
 SOURCE = str(Path(run.__file__).parents[2])
@@ -111,8 +112,30 @@ def test_training(model, monkeypatch):
     small = {"SGD": {}, "GGT r=2 float32": {"window": 2}}
     monkeypatch.setattr(training, "CONTENDERS", small)
     result = training.training(CPU, 1e9, model=model, mode="eager", rounds=2, block=1, tiny=True)
-    assert result["times"].keys() == small.keys()
+    measured = {*small, *training.BASELINES} - set(result["not measured"])
+    assert set(result["times"]) == measured
+    assert {*training.BASELINES} - measured <= {"SOAP"}
+    assert result["over_SGD"].keys() == measured - {"SGD"}
     assert result["over_SGD"]["GGT r=2 float32"] > 0
+    assert (result["batch"], result.get("length")) == (4, None if model == "shake-shake" else 5)
+
+
+def test_baselines_that_cannot_be_had_are_named(monkeypatch):
+    wanted = {"A": "no_such_package.A", "B": "Adam(beta=1)", "C": "SparseAdam", "D": "Adam"}
+    monkeypatch.setattr(training, "BASELINES", wanted)
+    calls = {}
+    reasons = training._add_baselines(calls, "lstm", tiny=True, device=CPU)
+    assert list(calls) == ["D"]
+    assert reasons["A"] == "no_such_package is not installed"
+    assert "beta" in reasons["B"]
+    assert "SparseAdam" in reasons["C"]
+
+
+def test_baselines_are_the_entrants_of_long_runs():
+    """Under the same names, with the same options but for fused kernels."""
+    specs = {name: spec for name, (spec, _) in experiment("R1")._entrants.items()}
+    for name, spec in training.BASELINES.items():
+        assert spec.replace("(fused=True)", "") == specs[name]
 
 
 @pytest.mark.parametrize(("model", "mode", "words"), [("gru", "eager", "gru"), ("lstm", "lazy", "lazy")])
@@ -299,7 +322,8 @@ def made_up(*, good):
     names = list(paper.METHODS["eigh"])
     times = {name: timing.summarize([12 / over]).as_dict() for name in names}
     times |= {f"GGT {dtype}": timing.summarize([1.0]).as_dict() for dtype in ("float32", "bfloat16")}
-    result = {"d": 5_300_000, "r": 200, "times": times, "over_GGT_float32": dict.fromkeys(names, 12 / over)}
+    result = {"d": 5_300_000, "r": 200, "times": times}
+    result |= {f"over_GGT_{dtype}": dict.fromkeys(names, 12 / over) for dtype in steps_dtypes()}
     records.append(record("paper_eigh_d5300000_r200", "paper", result))
     for model, target in (("lstm", 1.10), ("shake-shake", 1.08)):
         for mode in ("eager", "captured"):

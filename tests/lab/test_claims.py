@@ -1,19 +1,31 @@
 """Claims about long runs: verdicts that can go either way, and runs in pieces."""
 
+import json
 import math
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
-from ggt_lab.reproduce import Settings, experiment, reproduce
-from ggt_lab.reproduce.claims import AtMost, GapAtEnd, LowestAlong, mean_curve
+from ggt_lab.longrun import SCHEDULES, LongRun
+from ggt_lab.reproduce import Settings, chosen_experiment, experiment, reproduce
+from ggt_lab.reproduce.claims import AtMost, Compared, GapAtEnd, LowestAlong, mean_curve
+from ggt_lab.reproduce.courses import AlikeAlong, EarlyLead, FastestAfterDecays
+from ggt_lab.reproduce.deep import DeepRace
+from ggt_lab.reproduce.seconds import FirstInSeconds, StepTimes, new_minima, read_step_times, time_to
+from ggt_lab.results import Results
 
 
 def runs_of(*seeds, status="done", key="loss"):
     return [
-        {"status": status, "lr": 0.1, "curve": [{"epoch": e, key: value} for e, value in enumerate(values)]}
+        {
+            "status": status,
+            "lr": 0.1,
+            "curve": [{"epoch": e, "step": 100 * e, key: value} for e, value in enumerate(values)],
+            "setup": {"batch": 4, "length": 5, "parameters": 77},
+        }
         for values in seeds
     ]
 
@@ -52,9 +64,287 @@ def test_a_diverged_seed_is_never_left_out():
     assert mean_curve(diverged["GGT"], "loss")[3] == math.inf
     assert GapAtEnd("X", "GGT", "Adam", "loss", 0.0, "p").verdict(diverged, "c").holds is False
     assert LowestAlong("X", "GGT", ("Adam",), "loss", "p", first=2).verdict(diverged, "c").holds is False
+    early = {**RUNS, "GGT": runs_of([9.0, 1.0], [9.0, 1.0], status="diverged")}
+    assert LowestAlong("X", "GGT", ("Adam",), "loss", "p").verdict(early, "c").holds is False
+    assert EarlyLead("X", "GGT", "Adam", "loss", "p").verdict(early, "c").holds is True
     # Nor does the other's divergence raise.
     other = {**RUNS, "Adam": runs_of([9.0], status="diverged")}
     assert GapAtEnd("X", "GGT", "Adam", "loss", 0.0, "p").verdict(other, "c").holds is True
+
+
+def test_who_was_not_run_is_named_and_leaves_claims_open():
+    two = {name: RUNS[name] for name in ("GGT", "Adam")}
+    verdict = LowestAlong("X", "GGT", ("Adam", "SGD"), "loss", "p", first=2).verdict(two, "c")
+    assert (verdict.holds, verdict.n) == (None, 2)
+    assert "SGD: not run" in verdict.ours
+    # What is lost already is lost.
+    assert LowestAlong("X", "GGT", ("Adam", "SGD"), "loss", "p", first=1).verdict(two, "c").holds is False
+    for claim in (
+        LowestAlong("X", "SGD", ("Adam",), "loss", "p"),
+        GapAtEnd("X", "GGT", "SGD", "loss", 0.0, "p"),
+        AtMost("X", "SGD", "loss", 1.0, "p"),
+        Compared("X", "GGT", ("SGD",), "loss"),
+        EarlyLead("X", "GGT", "SGD", "loss", "p"),
+        AlikeAlong("X", ("GGT", "SGD"), "loss", 0.1, "p"),
+        FastestAfterDecays("X", "GGT", ("SGD",), "loss", "p"),
+        FirstInSeconds("X", "GGT", ("SGD",), "loss", "lstm", "p"),
+    ):
+        verdict = claim.verdict(two, "c")
+        assert (verdict.holds, verdict.n, verdict.ours) == (None, 0, "not run: SGD")
+
+
+def test_compared_beyond_the_paper():
+    verdict = Compared("X", "GGT", ("Adam", "SGD"), "loss").verdict(RUNS, "c")
+    assert verdict.holds is False
+    assert "Adam 1.5 (+0.4000 ± 0.2000)" in verdict.ours
+    assert "SGD 1.05 (-0.0500" in verdict.ours
+    assert Compared("X", "GGT", ("Adam",), "loss").verdict(RUNS, "c").holds is True
+    assert Compared("X", "GGT", ("Adam", "SOAP"), "loss").verdict(RUNS, "c").holds is None
+
+
+# ---- the course of runs ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("own", "until", "holds"),
+    [
+        ([9, 1, 1, 3, 3], None, True),
+        ([9, 1, 1, 3, 3], (2, 3), True),
+        ([9, 1, 1, 3, 3], (3, 4), False),  # the lead ends too soon
+        ([9, 1, 1, 1, 1], None, False),  # it never ends
+        ([9, 3, 1, 1, 3], None, False),  # it was none at first
+        ([9, 1, 3, 1, 1], (1, 1), False),  # ahead again at the end
+    ],
+)
+def test_early_lead(own, until, holds):
+    runs = {"GGT": runs_of(own), "Adam": runs_of([9, 2, 2, 2, 2])}
+    assert EarlyLead("X", "GGT", "Adam", "loss", "p", until).verdict(runs, "c").holds is holds
+
+
+def test_alike_along():
+    runs = {"A": runs_of([9, 9, 2.0, 1.0]), "B": runs_of([9, 1, 2.1, 1.05]), "C": runs_of([9, 9, 2.3, 1.0])}
+    verdict = AlikeAlong("X", ("A", "B"), "loss", 0.06, "p").verdict(runs, "c")
+    assert verdict.holds is True
+    assert "at most 5%" in verdict.ours
+    assert AlikeAlong("X", ("A", "B", "C"), "loss", 0.06, "p").verdict(runs, "c").holds is False
+    diverged = {**runs, "B": runs_of([9.0], status="diverged")}
+    assert AlikeAlong("X", ("A", "B"), "loss", 0.06, "p").verdict(diverged, "c").holds is False
+
+
+def test_fastest_after_decays():
+    """Sixteen epochs, decays after every second: each first epoch after one brings a factor, all others none."""
+
+    def falling(factor, other=1.0):
+        values = [1.0]
+        for epoch in range(1, 17):
+            values.append(values[-1] / (factor if epoch % 2 == 1 and epoch > 1 else other))
+        return runs_of(values)
+
+    runs = {"GGT": falling(1.5), "SGD": falling(1.2), "Adam": falling(1.0, other=2.0)}
+    verdict = FastestAfterDecays("A1", "GGT", ("SGD", "Adam"), "loss", "p").verdict(runs, "c")
+    assert verdict.holds is True
+    assert "GGT first at 7 of 7 decays; factors: GGT 1.50, 1.50" in verdict.ours
+    assert FastestAfterDecays("A1", "SGD", ("GGT",), "loss", "p").verdict(runs, "c").holds is False
+    diverged = {**runs, "SGD": runs_of([1.0, 1.0], status="diverged")}
+    assert FastestAfterDecays("A1", "GGT", ("SGD",), "loss", "p").verdict(diverged, "c").holds is True
+    short = {name: runs_of([3.0, 2.0, 1.0]) for name in ("GGT", "SGD")}
+    assert FastestAfterDecays("A1", "GGT", ("SGD",), "loss", "p").verdict(short, "c").holds is None
+
+
+@pytest.mark.parametrize("epochs", [40, 30, 17, 16])
+def test_decays_are_those_of_the_schedule(epochs):
+    """Before and after are whole epochs on either side of a change of the learning rate, with at most one between."""
+    for before, after in FastestAfterDecays("X", "A", ("B",), "loss", "p")._around_decays(epochs):
+        rates = [{SCHEDULES["halving"]((e - 1 + k / 100) / epochs) for k in range(100)} for e in (before, after)]
+        assert all(len(rate) == 1 for rate in rates)
+        assert rates[0].pop() == 2 * rates[1].pop()
+    assert len(FastestAfterDecays("X", "A", ("B",), "loss", "p")._around_decays(epochs)) == 7
+
+
+# ---- seconds ---------------------------------------------------------------------------------------------------------
+
+
+def step_times(**ms):
+    times = {{"GGT": "GGT r=200 bfloat16"}.get(name, name): {"median_ms": value} for name, value in ms.items()}
+    return StepTimes({"lstm": {"times": times, "batch": 4, "length": 5, "d": 77}})
+
+
+FALLING = {"GGT": runs_of([9.0, 3.0, 2.0, 1.0]), "Adam": runs_of([9.0, 5.0, 4.0, 3.0])}
+
+
+@pytest.mark.parametrize(("ms", "holds"), [(1.9, False), (1.4, True), (3.1, False)])
+def test_first_in_seconds(ms, holds):
+    """Adam is at 5, 4 and 3 after 0.1, 0.2 and 0.3 s; GGT, on its first straight line, after 4/6, 5/6 and 1 epoch."""
+    claim = FirstInSeconds("R3", "GGT", ("Adam",), "loss", "lstm", "p", times=step_times(GGT=ms, Adam=1.0))
+    verdict = claim.verdict(FALLING, "c")
+    ratios = [seconds / (ms * 0.1 * part) for seconds, part in ((0.1, 4 / 6), (0.2, 5 / 6), (0.3, 1.0))]
+    assert verdict.holds is holds
+    assert f"first to {sum(r > 1 for r in ratios)} of 3 levels, {ratios[1]:.2f} times as fast (median)" in verdict.ours
+    assert f"{min(ratios):.2f} at worst" in verdict.ours
+    assert replace(claim, wins=False).verdict(FALLING, "c").holds is not holds
+
+
+def test_levels_that_are_never_reached_are_lost():
+    runs = {"GGT": FALLING["Adam"], "Adam": FALLING["GGT"]}
+    claim = FirstInSeconds("R3", "GGT", ("Adam",), "loss", "lstm", "p", times=step_times(GGT=0.1, Adam=1.0))
+    assert "first to 1 of 3 levels" in claim.verdict(runs, "c").ours
+    diverged = {**FALLING, "Adam": runs_of([9.0], status="diverged")}
+    assert "first to 0 of 0 levels" in claim.verdict(diverged, "c").ours
+    assert claim.verdict(diverged, "c").holds is None
+
+
+@pytest.mark.parametrize(
+    ("times", "words"),
+    [
+        (None, "no step times; measure them alone on the GPU"),
+        (step_times(GGT=1.0), "no time of a step of lstm with Adam"),
+        (StepTimes({}), "no time of a step of lstm with GGT, Adam"),
+        (
+            StepTimes({"lstm": {**step_times(GGT=1, Adam=1).results["lstm"], "batch": 128}}),
+            "batch 4 in the runs, 128 where steps were timed",
+        ),
+    ],
+)
+def test_step_times_that_do_not_serve(times, words):
+    verdict = FirstInSeconds("R3", "GGT", ("Adam",), "loss", "lstm", "p", times=times).verdict(FALLING, "c")
+    assert (verdict.holds, verdict.n) == (None, 0)
+    assert words in verdict.ours
+
+
+def test_minima_and_times():
+    assert new_minima([(0.0, 5.0), (1.0, 6.0), (2.0, 4.0), (3.0, math.inf)]) == [(2.0, 4.0)]
+    assert time_to([(1.0, 3.0), (2.0, 2.0)], 3.5) == 1.0
+    assert time_to([(0.0, math.inf), (2.0, 2.0)], 3.0) == 2.0
+
+
+def bench_folder(folder, **ms):
+    case = {"case": "training_lstm-512-bf16_eager", "kind": "training", "status": "done"}
+    timings = {name: {"median_ms": value} for name, value in ms.items()}
+    result = {"model": "lstm-512-bf16", "mode": "eager", "times": timings}
+    folder.mkdir()
+    (folder / "training.json").write_text(json.dumps({**case, "result": result}))
+    return folder
+
+
+def test_step_times_of_a_folder(tmp_path):
+    folder = bench_folder(tmp_path / "speed", **{"GGT r=200 bfloat16": 8.0, "Adam": 7.0, "GGT r=20 float32": 7.5})
+    assert read_step_times(folder).milliseconds("lstm-512-bf16") == {"GGT": 8.0, "Adam": 7.0, "GGT r=20 float32": 7.5}
+    for wrong in (tmp_path / "none", tmp_path):
+        (folder / "training.json").unlink(missing_ok=True)
+        with pytest.raises(ValueError, match="holds no times of training steps; measure them: python -m"):
+            read_step_times(wrong)
+
+
+# ---- choices ---------------------------------------------------------------------------------------------------------
+
+
+def test_entrants_in_pieces(tmp_path):
+    """Two now, the rest later; then everything is judged, and nothing was run twice."""
+    smoke = Settings(1, smoke=True)
+    speed = bench_folder(tmp_path / "speed", **{"GGT r=200 bfloat16": 8.0, "SGD": 7.0})
+    chosen = chosen_experiment("R1", entrants=["GGT", "SGD"], step_times=speed)
+    some = reproduce(chosen, tmp_path / "R1", smoke, command="c")
+    by_statement = {verdict.statement: verdict for verdict in some.verdicts}
+    attendance = by_statement["every entrant was run, and no seed diverged"]
+    assert "took part: GGT, SGD; Adam: not run; AdaGrad: not run" in attendance.ours
+    assert by_statement["validation perplexity at the end: GGT at least 0.07 below Adam"].n == 0
+    assert [figure.path.name for figure in some.figures] == ["epochs.png", "seconds.png"]
+    before = (tmp_path / "R1/results.jsonl").read_text()
+    every = reproduce(chosen_experiment("R1", entrants=["Adam", "SGD", "GGT"]), tmp_path / "R1", smoke, command="c")
+    after = (tmp_path / "R1/results.jsonl").read_text()
+    assert after.startswith(before)
+    assert "Adam: 1 of 1" in every.verdicts[0].ours or "Adam: 0 of 1" in every.verdicts[0].ours
+
+
+def test_an_optimizer_that_is_not_installed(tmp_path, monkeypatch):
+    """It is named, its runs are not tried; those that were finished elsewhere are shown."""
+    base = experiment("R1")
+    chosen = DeepRace("R1", "t", "ptb-chars", {"SGD": base._entrants["SGD"], "Far": ("far_away.Opt", (0.1, 0.2))},
+        tuning_epochs=1, epochs=2, keys=("train_perplexity",))  # fmt: skip
+    smoke = Settings(1, smoke=True)
+    outcome = reproduce(chosen, tmp_path, smoke, command="c")
+    assert "took part: SGD; Far: not installed (far_away)" in outcome.verdicts[-1].ours
+    results = Results(tmp_path / "results.jsonl")
+    for record in list(results):
+        run = replace(LongRun(**{name: record[name] for name in FIELDS}, device="cpu"), optimizer="far_away.Opt")
+        for lr in (0.1, 0.2) if run.epochs == 1 else (0.1,):
+            other = replace(run, lr=lr)
+            if other.key not in results.finished():
+                results.append({**record, "optimizer": "far_away.Opt", "lr": lr, "key": other.key})
+    outcome = reproduce(chosen, tmp_path, smoke, command="c")
+    assert "took part: SGD, Far" in outcome.verdicts[-1].ours
+
+
+FIELDS = ("problem", "optimizer", "lr", "seed", "epochs", "schedule")
+
+
+def test_variants_have_the_tuned_rate():
+    chosen = experiment("C1").with_entrants(["SGD", "SGD fixed", "SGD low"])
+    settings = Settings(2, device="cpu")
+    tasks = chosen.first(settings)
+    assert {task.optimizer for task in tasks} == {"SGD(momentum=0.9)"}
+
+    def record(task, loss):
+        curve = [{"epoch": task.epochs, "step": 1, "seconds": 1.0, "test_loss": loss, "test_error": loss}]
+        return {**task.__dict__, "status": "done", "metric": "test_loss", "curve": curve}
+
+    tuned = [record(task, 1.0 if task.lr == 0.1 else 2.0) for task in tasks]
+    full = chosen.more(settings, tasks, tuned)
+    assert {(run.lr, run.schedule, run.epochs) for run in full} == {
+        (0.1, "cosine", 30),
+        (0.1, "constant", 30),
+        (0.01, "cosine", 30),
+    }
+    assert len(full) == 6
+    runs = chosen.full_runs([*tuned, *(record(run, run.lr) for run in full)])
+    assert {name: len(found) for name, found in runs.items()} == {"SGD": 2, "SGD fixed": 2, "SGD low": 2}
+    assert {record["lr"] for record in runs["SGD low"]} == {0.01}
+    # A variant alone: its entrant is tuned, and not run.
+    alone = experiment("C1").with_entrants(["SGD low"])
+    assert [run.lr for run in alone.more(settings, tasks, tuned)] == [0.01, 0.01]
+
+
+def test_grids_are_widened_until_the_best_is_inside():
+    chosen = experiment("R1").with_entrants(["Muon"])
+    tasks = chosen.first(Settings(1, device="cpu"))
+    curve = [{"epoch": 4, "step": 1, "seconds": 1.0, "loss": 1.0}]
+    records = [
+        {**t.__dict__, "status": "done", "metric": "loss", "curve": [{**curve[0], "loss": -t.lr}]} for t in tasks
+    ]
+    (wider,) = chosen.more(Settings(1, device="cpu"), tasks, records)
+    assert wider.lr > max(task.lr for task in tasks)
+    assert wider.epochs == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("R1", {"entrants": ["Adan"]}, "did you mean Adam"),
+        ("E1", {"entrants": ["GGT"]}, "unknown entrant 'GGT'"),
+        ("S1", {"entrants": ["SGD"]}, "for deep experiments: R1, C1"),
+        ("E1", {"epochs": 9}, "neither --epochs nor --step-times"),
+        ("R1", {"epochs": 4}, "tunes over 4 epochs; full runs need more, got 4"),
+    ],
+)
+def test_choices_that_are_none(name, options, words):
+    with pytest.raises(ValueError, match=words):
+        chosen_experiment(name, **options)
+
+
+def test_longer_runs():
+    chosen = chosen_experiment("R1", entrants=["GGT"], epochs=200)
+    tasks = chosen.first(Settings(1, device="cpu"))
+    assert {task.epochs for task in tasks} == {4}
+    assert chosen._lengths(Settings(1)) == (4, 200)
+    assert experiment("R1")._lengths(Settings(1)) == (4, 50)
+
+
+def test_newer_optimizers_decide_no_claim_of_the_paper():
+    for name in ("R1", "C1"):
+        for claim in experiment(name)._claims:
+            if not isinstance(claim, Compared):
+                named = {getattr(claim, "who", ""), getattr(claim, "other", ""), *getattr(claim, "others", ())}
+                assert not named & {"AdamW", "Muon", "SOAP"}
 
 
 def test_numbers_that_begin_later():
@@ -63,21 +353,27 @@ def test_numbers_that_begin_later():
 
 
 def test_time_is_up_and_the_same_call_goes_on(tmp_path):
-    chosen = experiment("R1")
+    chosen = experiment("R1").with_entrants(["GGT", "SGD"])
     none = reproduce(chosen, tmp_path, Settings(1, smoke=True, deadline=time.monotonic()), command="ggt")
     assert none.left > 0
     assert not none.verdicts
     assert not (tmp_path / "verdicts.json").exists()
     rest = reproduce(chosen, tmp_path, Settings(1, smoke=True), command="ggt")
     assert rest.left == 0
-    assert {verdict.claim for verdict in rest.verdicts} == {"R1", "R2"}
+    assert {verdict.claim for verdict in rest.verdicts} == {"R1", "R2", "R3"}
     assert not (tmp_path / "kept").exists()
 
 
-@pytest.mark.parametrize("blocked", [["rich", "tyro", "sklearn", "plotly"]])
-def test_reproduces_without_rich_and_tyro(tmp_path, blocked):
+def test_reproduces_with_torch_and_numpy_alone(tmp_path):
+    """And draws where matplotlib is, with the same command."""
+    blocked = ["rich", "tyro", "sklearn", "plotly", "scipy", "matplotlib"]
     code = f"import sys; sys.modules.update(dict.fromkeys({blocked})); sys.argv[0] = 'x'"
     code += "; from ggt_lab.reproduce.__main__ import main; main()"
-    arguments = ["R1", "--smoke", "--workers", "1", "--out", str(tmp_path)]
+    arguments = ["R1", "--smoke", "--workers", "1", "--entrants", "GGT", "SGD", "--out", str(tmp_path)]
     done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
     assert "| R2: GGT reaches" in done.stdout
+    assert "`ggt reproduce R1 --smoke --entrants GGT SGD`" in done.stdout
+    assert "matplotlib is not installed: no figures" in done.stderr
+    assert not list(tmp_path.glob("*.png"))
+    again = reproduce(experiment("R1").with_entrants(["GGT", "SGD"]), tmp_path, Settings(1, smoke=True), command="ggt")
+    assert [figure.path.name for figure in again.figures] == ["epochs.png"]

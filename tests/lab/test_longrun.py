@@ -3,19 +3,24 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from ggt_lab import longrun
 from ggt_lab.longrun import SCHEDULES, LongRun, advance, run_until
 from ggt_lab.results import Results
+from ggt_lab.spectrum_log import SpectrumLog, condition_numbers, read_spectra
+from torch_ggt import GGT, SpectrumRecorder
 
 
 def without_seconds(record):
     return {**record, "curve": [{k: v for k, v in p.items() if k != "seconds"} for p in record["curve"]]}
 
 
-@pytest.mark.parametrize("optimizer", ["GGT(window=3)", "Adam", "SGD(momentum=0.9)"])
+@pytest.mark.parametrize("optimizer", ["GGT(window=3)", "Adam", "SGD(momentum=0.9)", "MuonAndAdamW"])
 def test_interrupted_is_uninterrupted(tmp_path, monkeypatch, optimizer):
     run = LongRun("ptb-chars-tiny", optimizer, 0.01, seed=1, epochs=2, device="cpu")
     whole = advance(run, tmp_path)
@@ -79,3 +84,78 @@ def test_the_command_needs_torch_and_numpy_alone(tmp_path):
     run = subprocess.run([sys.executable, "-c", command, *arguments], capture_output=True, text=True, check=True)
     assert "all runs are finished" in run.stdout
     assert len(list(Results(tmp_path / "r.jsonl"))) == 1
+
+
+# ---- spectra ---------------------------------------------------------------------------------------------------------
+
+WITH_SPECTRA = LongRun("ptb-chars-tiny", "GGT(window=4)", 0.01, seed=1, epochs=2, device="cpu", spectrum_every=3)
+
+
+def test_spectra_of_an_interrupted_run(tmp_path, monkeypatch):
+    """They are those of the uninterrupted one, and what a recorder of the library sees."""
+    whole = advance(WITH_SPECTRA, tmp_path / "kept", spectra=tmp_path / "whole")
+    (tmp_path / "kept").mkdir()
+    clock = iter(range(10**9))
+    monkeypatch.setattr(longrun.time, "monotonic", lambda: next(clock))
+    record = None
+    while record is None:
+        record = advance(WITH_SPECTRA, tmp_path / "kept", deadline=next(clock) + 8, spectra=tmp_path / "s")
+    assert record["spectrum"] == {**whole["spectrum"], "file": f"s/{WITH_SPECTRA.digest}.npz"}
+    one, other = (read_spectra(tmp_path / folder / f"{WITH_SPECTRA.digest}.npz") for folder in ("whole", "s"))
+    assert one == other
+    steps = record["curve"][-1]["step"]
+    assert one["steps"] == list(range(3, steps + 1, 3))
+
+    problem = longrun._make_problem(WITH_SPECTRA)
+    optimizer = GGT(problem.parameters(), lr=0.01, window=4)
+    with SpectrumRecorder(optimizer, every=3) as recorder:
+        for step in range(steps):
+            optimizer.param_groups[0]["lr"] = 0.01 * SCHEDULES["cosine"](step / steps)
+            optimizer.zero_grad()
+            problem.loss().backward()
+            optimizer.step()
+            if problem.step % problem.steps_per_epoch == 0:
+                problem.evaluate()
+    for mine, theirs in zip(one["singular_values"], recorder.records, strict=True):
+        np.testing.assert_allclose(mine, theirs.singular_values, rtol=1e-5)  # as many while the window fills
+
+
+def test_what_the_record_says_of_spectra(tmp_path):
+    record = advance(WITH_SPECTRA, tmp_path, spectra=tmp_path / "s")
+    json.dumps(record, allow_nan=False)
+    said, read = record["spectrum"], read_spectra(tmp_path / "s" / f"{WITH_SPECTRA.digest}.npz")
+    largest, smallest = (np.array([pick(v) for v in read["singular_values"]]) for pick in (max, min))
+    full = np.array(said["steps"]) >= 4
+    np.testing.assert_allclose(np.array(said["conditions"])[full], (largest[full] / smallest[full]) ** 2, rtol=1e-3)
+    # Four rows of momentum 0.9 without structure: the Toeplitz matrix 0.9^|i - j|.
+    lag = abs(np.subtract.outer(np.arange(4), np.arange(4)))
+    assert said["isotropic"] == pytest.approx(np.linalg.cond(0.9**lag), rel=1e-3)
+    assert (tmp_path / "s" / f"{WITH_SPECTRA.digest}.npz").stat().st_size < 20_000
+
+
+def test_runs_recorded_before_keep_their_keys():
+    file = Path(__file__).parents[2] / "records/2026-11-16-ptb-chars-first/results.jsonl"
+    for record in Results(file):
+        run = LongRun(
+            *(record[name] for name in ("problem", "optimizer", "lr", "seed", "epochs", "schedule", "device")),
+            settings=tuple(map(tuple, record["settings"])),
+        )
+        assert run.key == record["key"]
+    assert WITH_SPECTRA.key != LongRun("ptb-chars-tiny", "GGT(window=4)", 0.01, 1, 2, device="cpu").key
+
+
+def test_spectra_of_what_has_none(tmp_path):
+    with pytest.raises(ValueError, match=r"reads the window of a GGT.*the optimizer is Adam"):
+        advance(LongRun("ptb-chars-tiny", "Adam", 0.1, 0, 1, device="cpu", spectrum_every=1), tmp_path)
+    with pytest.raises(ValueError, match="reads the window of a GGT"):
+        SpectrumLog(GGT([torch.nn.Parameter(torch.ones(2))], scope="parameter"), 1)
+    with pytest.raises(ValueError, match="got -1"):
+        SpectrumLog(GGT([torch.nn.Parameter(torch.ones(2))]), -1)
+    (tmp_path / "x.npz").write_bytes(b"PK half")
+    with pytest.raises(ValueError, match="holds no spectra"):
+        read_spectra(tmp_path / "x.npz")
+
+
+def test_condition_numbers_leave_rounding_out():
+    spectra = [np.array([100.0, 1.0, 1e-9]), np.array([5.0]), np.zeros(3)]
+    assert condition_numbers(spectra, 1e-6) == [100.0, 1.0, 1.0]

@@ -13,6 +13,7 @@ from ggt_lab.bench.timing import attempt, interleaved, seconds_of, summarize
 __all__ = ["METHODS", "by_eigh", "by_eigh_in_the_span", "by_svd", "paper"]
 
 _EPS = 1e-8
+_BLOCK = 5  # steps between two waits for the device: in training, too, the host runs ahead
 _SMALLEST = 1e-6  # eigenvalue, of the mean: below it there is rounding noise, in float32
 
 
@@ -71,7 +72,7 @@ def paper(
         d: parameters.
         r: window.
         method: "eigh" or "svd".
-        rounds: timed calls of each.
+        rounds: timed blocks of five calls of each.
         seconds: at most about so long.
     """
     del bandwidth
@@ -92,8 +93,8 @@ def paper(
             result.setdefault("errors", {})[name] = single
             del calls[name]
             continue
-        rounds = max(3, min(rounds, int(seconds / single)))
-    times = interleaved(calls, device, rounds=rounds)
+        rounds = max(3, min(rounds, int(seconds / (single * _BLOCK))))
+    times = interleaved(calls, device, rounds=rounds, block=_BLOCK)
     result["times"] = {name: summarize(values).as_dict() for name, values in times.items()}
     for dtype in ("float32", "bfloat16"):
         ours = result["times"][f"GGT {dtype}"]["median_ms"]

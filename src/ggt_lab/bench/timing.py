@@ -115,7 +115,10 @@ def captured(call: Call, *, warmup: int = 3) -> Callable[[], None]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         call()
-    replay: Callable[[], None] = graph.replay
+
+    def replay(_kept: Call = call) -> None:  # what the graph reads and writes must live as long as it does
+        graph.replay()
+
     return replay
 
 

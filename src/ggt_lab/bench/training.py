@@ -1,4 +1,4 @@
-"""Whole training steps of the paper's two models: forward, backward and optimizer, SGD's and GGT's in turn."""
+"""Whole training steps of the paper's two models: forward, backward and optimizer, SGD's, GGT's and others' in turn."""
 
 import contextlib
 from collections.abc import Callable, Mapping
@@ -10,9 +10,10 @@ from torch.nn import functional
 
 from ggt_lab.bench.timing import attempt, captured, interleaved, summarize
 from ggt_lab.models import CharLSTM3, ShakeShake26
+from ggt_lab.optimizers import missing_package, optimizer_factory
 from torch_ggt import GGT
 
-__all__ = ["CONTENDERS", "MODELS", "training"]
+__all__ = ["BASELINES", "CONTENDERS", "MODELS", "training"]
 
 _VOCABULARY, _BATCH, _LENGTH = 50, 128, 100
 
@@ -24,6 +25,19 @@ CONTENDERS: Mapping[str, Mapping[str, Any]] = {
     "GGT r=200 bfloat16": {"window": 200, "window_dtype": torch.bfloat16},
 }
 """SGD with momentum, and the options of GGT."""
+
+BASELINES: Mapping[str, str] = {
+    "Adam": "Adam(fused=True)",
+    "AdaGrad": "Adagrad",
+    "RMSprop": "RMSprop(alpha=0.999, momentum=0.9)",
+    "Adadelta": "Adadelta(rho=0.999)",
+    "AdamW": "AdamW(fused=True)",
+    "Muon": "MuonAndAdamW",
+    "SOAP": "pytorch_optimizer.SOAP",
+}
+"""The other entrants of our long runs, fused where torch has that: what claims about seconds take their times from.
+
+In eager mode only, which is how long runs are trained; AdaGrad and Muon cannot be captured."""
 
 
 def _lstm(width: int, *, autocast: bool, tiny: bool, device: torch.device) -> tuple[nn.Module, Callable[[], Tensor]]:
@@ -38,6 +52,12 @@ def _lstm(width: int, *, autocast: bool, tiny: bool, device: torch.device) -> tu
             return functional.cross_entropy(logits.flatten(0, 1), codes[1:].flatten())
 
     return model, loss
+
+
+def _sizes(model: str, *, tiny: bool) -> dict[str, int]:
+    """What a record says about a batch."""
+    batch, length = (4, 5) if tiny else (_BATCH, _LENGTH)
+    return {"batch": batch} if model == "shake-shake" else {"batch": batch, "length": length}
 
 
 def _shake_shake(*, tiny: bool, device: torch.device) -> tuple[nn.Module, Callable[[], Tensor]]:
@@ -72,7 +92,10 @@ def training(
     block: int = 10,
     tiny: bool = False,
 ) -> dict[str, Any]:
-    """Time of a training step with each of `CONTENDERS`, and its ratio to SGD's, paired round by round.
+    """Time of a training step with each contender, and its ratio to SGD's, paired round by round.
+
+    Contenders are `CONTENDERS` and, in eager mode, `BASELINES`; one of these that is not installed or fails is named
+    under ``not measured``.
 
     Every contender has a model of its own; a round is a block of steps of each, by the clock, with the device waited
     for at both ends: what a training loop sees, the host's work included.
@@ -91,11 +114,9 @@ def training(
         raise ValueError(f"mode must be eager or captured, got {mode!r}")
     torch.backends.cudnn.benchmark = True  # the best convolutions for all: SGD's time is the denominator
     calls: dict[str, Callable[[], object]] = {}
-    failed: dict[str, str] = {}
-    result: dict[str, Any] = {"model": model, "mode": mode}
+    result: dict[str, Any] = {"model": model, "mode": mode, **_sizes(model, tiny=tiny)}
     for name, options in CONTENDERS.items():
-        torch.manual_seed(0)
-        network, loss = _make(model, tiny=tiny, device=device)
+        network, loss = _fresh(model, tiny=tiny, device=device)
         result["d"] = sum(p.numel() for p in network.parameters())
         optimizer: torch.optim.Optimizer
         if options:
@@ -107,13 +128,12 @@ def training(
             step()
         if mode == "captured":
             made = attempt(captured, step)
-            if isinstance(made, str):
-                failed[name] = made
-                break  # the process is not to be trusted after this
+            if isinstance(made, str):  # the process is not to be trusted after this
+                raise RuntimeError(f"capture of a training step failed: { ({name: made}) }")
             step = made
         calls[name] = step
-    if failed:
-        raise RuntimeError(f"capture of a training step failed: {failed}")
+    if mode == "eager":
+        result["not measured"] = _add_baselines(calls, model, tiny=tiny, device=device)
     times = interleaved(calls, device, rounds=rounds, block=block)
     result["times"] = {name: summarize(values).as_dict() for name, values in times.items()}
     result["over_SGD"] = {
@@ -122,6 +142,35 @@ def training(
         if name != "SGD"
     }
     return result
+
+
+def _fresh(model: str, *, tiny: bool, device: torch.device) -> tuple[nn.Module, Callable[[], Tensor]]:
+    torch.manual_seed(0)
+    return _make(model, tiny=tiny, device=device)
+
+
+def _add_baselines(
+    calls: dict[str, Callable[[], object]], model: str, *, tiny: bool, device: torch.device
+) -> dict[str, str]:
+    """Add a step for each of `BASELINES` that can be had; why not, for the others."""
+    reasons: dict[str, str] = {}
+    for name, spec in BASELINES.items():
+        package = missing_package(spec)
+        if package is not None:
+            reasons[name] = f"{package} is not installed"
+            continue
+        network, loss = _fresh(model, tiny=tiny, device=device)
+        made = attempt(optimizer_factory(spec), list(network.parameters()), 1e-4)
+        if isinstance(made, str):
+            reasons[name] = made
+            continue
+        step = _training_step(made, loss)
+        error = attempt(step)
+        if error is None:
+            calls[name] = step
+        else:
+            reasons[name] = error
+    return reasons
 
 
 def _training_step(optimizer: torch.optim.Optimizer, loss: Callable[[], Tensor]) -> Callable[[], object]:

@@ -12,7 +12,7 @@ import tyro
 from rich.table import Table
 
 from ggt_lab.commands.console import all_cores, console, progress_bar
-from ggt_lab.reproduce import Settings, experiment, reproduce
+from ggt_lab.reproduce import Settings, chosen_experiment, reproduce
 from ggt_lab.results import command_line
 from ggt_lab.verdict import Verdict
 
@@ -26,7 +26,13 @@ class ReproduceCommand:
     """Reproduce an experiment of the paper, and judge its claims by the results. Run again to go on."""
 
     name: tyro.conf.Positional[str]
-    """The name of one of the paper's claims: S1, S2, T1, T2, T3, P1, R1, C1, A1, A2 or R4 (see `ggt list`)."""
+    """The name of one of the paper's claims: S1, S2, T1, T2, T3, P1, R1, C1, A1, A2, R4 or E1 (see `ggt list`)."""
+    entrants: tuple[str, ...] = ()
+    """Of a deep experiment, only these optimizers (of E1: models); what was run before is not lost."""
+    epochs: int | None = None
+    """Of a deep experiment, the length of the full runs."""
+    step_times: Path | None = None
+    """A folder of `ggt bench --what training`: claims about seconds are judged by the step times in it."""
     seeds: int | None = None
     """How many seeds; the experiment knows by itself."""
     smoke: bool = False
@@ -44,7 +50,7 @@ class ReproduceCommand:
 
     def run(self) -> None:
         """Run, judge, draw."""
-        chosen = experiment(self.name)
+        chosen = chosen_experiment(self.name, entrants=self.entrants, epochs=self.epochs, step_times=self.step_times)
         if self.data is not None:
             os.environ["GGT_DATA"] = str(self.data.resolve())  # the processes that train inherit it
         folder = self.out or Path("out/reproduce") / (self.name + ("-smoke" if self.smoke else ""))

@@ -86,7 +86,8 @@ def _best(result: dict[str, Any]) -> float:
 
 def _draw_training(records: Sequence[Record], path: Path) -> list[Path]:
     figure, axes = plt.subplots(figsize=(9.5, 4), layout="constrained")
-    names = list(dict.fromkeys(name for record in records for name in record["result"]["over_SGD"]))
+    measured = (name for record in records for name in record["result"]["over_SGD"])
+    names = [name for name in dict.fromkeys(measured) if name.startswith("GGT")]
     width = 0.8 / len(names)
     for number, (name, color) in enumerate(zip(names, itertools.cycle(COLORS), strict=False)):
         places = [group + number * width for group in range(len(records))]

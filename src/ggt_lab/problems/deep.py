@@ -427,10 +427,11 @@ class WindowProblem(TextProblem):
 class PTBCharacters(RecurrentProblem):
     """Claim R1: a 3-layer LSTM of 5.5 M parameters. The paper leaves batch, length and dropout open.
 
-    A width of 512 in bfloat16 trains several times as fast on a GPU as one of 500 does.
+    With a dropout of 0.2 between the layers GGT overfits after 20 epochs, hence 0.5. A width of 512 in bfloat16 trains
+    several times as fast on a GPU as one of 500 does.
     """
 
-    epochs, batch, length, dropout = 50, 128, 100, 0.2
+    epochs, batch, length, dropout = 50, 128, 100, 0.5
     embedding, width = 128, 512
     dropout_output = 0.0
     autocast = True

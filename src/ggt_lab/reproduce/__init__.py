@@ -1,44 +1,24 @@
 """The paper's experiments by name: ``ggt reproduce S1``."""
 
+from collections.abc import Sequence
+from pathlib import Path
+
 from ggt_lab.names import unknown
-from ggt_lab.reproduce.ablations import Ablations
 from ggt_lab.reproduce.base import Experiment, Outcome, Settings, reproduce
-from ggt_lab.reproduce.deep import DEEP_EXPERIMENTS
-from ggt_lab.reproduce.hard_window import HardWindow
-from ggt_lab.reproduce.landscapes import Landscape
-from ggt_lab.reproduce.sparse_noise import RatioGrowth, SparseStarts
+from ggt_lab.reproduce.deep import DeepRace
+from ggt_lab.reproduce.deep_experiments import DEEP_EXPERIMENTS
+from ggt_lab.reproduce.seconds import read_step_times
+from ggt_lab.reproduce.spectra import SpectraOverTraining
 
-__all__ = ["Experiment", "Outcome", "Settings", "experiment", "experiment_names", "reproduce"]
+__all__ = ["Experiment", "Outcome", "Settings", "chosen_experiment", "experiment", "experiment_names", "reproduce"]
 
-_EXPERIMENTS: dict[str, Experiment] = {
-    e.name: e
-    for e in (
-        Landscape(
-            "S1",
-            "Logistic regression",
-            problems={"logistic": ""},
-            rates=range(6),
-            forgetting=("a window improves convergence, but not drastically", False),
-        ),
-        Landscape(
-            "S2",
-            "Analytic centre of a polytope",
-            problems={"barrier": ", from the origin", "barrier-vertex": ", from near a vertex"},
-            rates=range(-8, 0),
-            forgetting=("the improvement afforded by the window is much clearer", True),
-        ),
-        HardWindow(),
-        RatioGrowth(),
-        SparseStarts(),
-        Ablations(),
-        *DEEP_EXPERIMENTS,
-    )
-}
+_SMALL = ("S1", "S2", "T1", "T2", "T3", "P1")
+_DEEP: dict[str, DeepRace | SpectraOverTraining] = {each.name: each for each in DEEP_EXPERIMENTS}
 
 
 def experiment_names() -> list[str]:
     """What can be reproduced."""
-    return list(_EXPERIMENTS)
+    return [*_SMALL, *_DEEP]
 
 
 def experiment(name: str) -> Experiment:
@@ -47,6 +27,39 @@ def experiment(name: str) -> Experiment:
     Raises:
         ValueError: no such experiment; the message names the closest ones.
     """
-    if name not in _EXPERIMENTS:
-        raise unknown("experiment", name, _EXPERIMENTS, "Names are those of the paper's claims, see `ggt list`.")
-    return _EXPERIMENTS[name]
+    if name in _DEEP:
+        return _DEEP[name]
+    if name not in _SMALL:
+        raise unknown("experiment", name, experiment_names(), "Names are those of the paper's claims, see `ggt list`.")
+    # They draw with matplotlib, which is not where deep experiments are trained.
+    from ggt_lab.reproduce.small import SMALL_EXPERIMENTS  # noqa: PLC0415
+
+    return next(each for each in SMALL_EXPERIMENTS if each.name == name)
+
+
+def chosen_experiment(
+    name: str, *, entrants: Sequence[str] = (), epochs: int | None = None, step_times: Path | None = None
+) -> Experiment:
+    """The experiment of that name, as a person wants it; for deep experiments only.
+
+    Args:
+        name: of the experiment.
+        entrants: which optimizers (of E1: models) to run; empty: all.
+        epochs: length of the full runs; None: the experiment's own.
+        step_times: a folder of ``ggt bench --what training``, which claims about seconds are judged by.
+
+    Raises:
+        ValueError: no such experiment or entrant, or a choice that it does not have.
+    """
+    if name not in _DEEP and (entrants or epochs is not None or step_times is not None):
+        raise ValueError(f"--entrants, --epochs and --step-times are for deep experiments: {', '.join(_DEEP)}")
+    chosen = experiment(name)
+    if isinstance(chosen, SpectraOverTraining):
+        if epochs is not None or step_times is not None:
+            raise ValueError(f"{name} has --entrants, but neither --epochs nor --step-times")
+        return chosen.with_entrants(entrants) if entrants else chosen
+    if isinstance(chosen, DeepRace):
+        chosen = chosen.with_entrants(entrants) if entrants else chosen
+        chosen = chosen.with_epochs(epochs) if epochs is not None else chosen
+        chosen = chosen.with_step_times(read_step_times(step_times)) if step_times is not None else chosen
+    return chosen

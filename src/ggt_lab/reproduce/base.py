@@ -2,6 +2,7 @@
 
 import functools
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,10 +27,15 @@ class Settings:
     """Tiny sizes: shows that everything works, and nothing else."""
     device: str = "cpu"
     """Where long runs are trained."""
-    kept: Path = Path("kept")
-    """Folder of what long runs leave when time is up."""
+    folder: Path = Path()
+    """Of the results."""
     deadline: float = math.inf
     """When, by ``time.monotonic()``, long runs stop."""
+
+    @property
+    def kept(self) -> Path:
+        """Folder of what long runs leave when time is up."""
+        return self.folder / "kept"
 
 
 class Experiment(Protocol):
@@ -82,7 +88,7 @@ def reproduce(
     progress: Progress | None = None,
 ) -> Outcome:
     """Run what is missing, judge, draw, and write ``folder/verdicts.json``. Interrupted, the same call goes on."""
-    settings = replace(settings, kept=folder / "kept")
+    settings = replace(settings, folder=folder)
     settings.kept.mkdir(parents=True, exist_ok=True)
     execute = functools.partial(experiment.execute, settings=settings)
     results = Results(folder / "results.jsonl")
@@ -104,8 +110,16 @@ def reproduce(
     if settings.smoke:  # tiny sizes decide nothing, wherever they are shown
         title += " (smoke test: tiny sizes, nothing is decided)"
         verdicts = [replace(verdict, holds=None) for verdict in verdicts]
-    figures = experiment.draw(records, folder)
-    write_verdicts(folder, experiment=experiment.name, title=title, verdicts=verdicts, figures=figures)
+    try:
+        figures = experiment.draw(records, folder)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "matplotlib":
+            raise
+        warnings.warn("matplotlib is not installed: no figures; the same command where it is draws them", stacklevel=2)
+        figures = []
+    write_verdicts(
+        folder, experiment=experiment.name, title=title, verdicts=verdicts, figures=figures, smoke=settings.smoke
+    )
     return Outcome(verdicts, figures, results.path)
 
 

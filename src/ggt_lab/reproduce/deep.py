@@ -1,25 +1,42 @@
-"""The paper's deep experiments: learning rates tuned on a short run, then all seeds of the full one.
+"""A deep experiment: learning rates tuned on short runs, then all seeds of the full one, then the claims.
 
 Runs are those of `ggt_lab.longrun`: they stop when time is up, and go on, from the same step, with the same command.
+Which experiments there are: `ggt_lab.reproduce.deep_experiments`.
 """
 
+import copy
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from ggt_lab.figures.epochs import draw_epochs
 from ggt_lab.longrun import LongRun, advance
+from ggt_lab.names import unknown
+from ggt_lab.optimizers import missing_package
 from ggt_lab.race import beyond_the_edge, standings
 from ggt_lab.reproduce.base import Settings
-from ggt_lab.reproduce.claims import AtMost, Claim, GapAtEnd, LowestAlong
-from ggt_lab.results import Record
+from ggt_lab.reproduce.claims import Claim
+from ggt_lab.reproduce.seconds import FirstInSeconds, StepTimes
+from ggt_lab.results import Record, Results
 from ggt_lab.verdict import Figure, Verdict
 
-__all__ = ["DEEP_EXPERIMENTS", "DeepRace"]
+__all__ = ["DeepRace", "Variant"]
 
 _LARGEST_GRID = 8
-_GGT = "GGT(window=200, window_dtype='bfloat16', adjust_lr_fn='original')"
 _GGT_TINY = "GGT(window=5, adjust_lr_fn='original')"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Full runs of an entrant that differ from its own in one thing."""
+
+    of: str
+    """The entrant, whose tuned learning rate it has."""
+    schedule: str | None = None
+    """In place of the experiment's."""
+    factor: float = 1.0
+    """Of the learning rate."""
 
 
 class DeepRace:
@@ -34,7 +51,12 @@ class DeepRace:
         epochs: length of the full ones.
         claims: what they are to show.
         keys: the numbers that are drawn.
+        schedule: of the full runs.
+        tuning_schedule: of the short ones; None: the same.
+        variants: more full runs, by name.
         changes: attributes of the problem to change.
+        model: what `ggt_lab.bench.training` calls the model, where it has its step times.
+        spectrum_every: record spectra in the full runs, each so many steps; 0: none.
     """
 
     seeds = 3
@@ -48,28 +70,79 @@ class DeepRace:
         *,
         tuning_epochs: int,
         epochs: int,
-        claims: Sequence[Claim],
-        keys: tuple[str, ...],
+        claims: Sequence[Claim] = (),
+        keys: tuple[str, ...] = (),
         schedule: str = "cosine",
+        tuning_schedule: str | None = None,
+        variants: Mapping[str, Variant] | None = None,
         changes: tuple[tuple[str, Any], ...] = (),
+        model: str = "",
+        spectrum_every: int = 0,
     ) -> None:
         self.name, self.title = name, title
-        self._problem, self._entrants = problem, entrants
+        self._problem, self._entrants, self._variants = problem, entrants, variants or {}
+        self._chosen = self.entrant_names()
         self._tuning_epochs, self._epochs = tuning_epochs, epochs
         self._claims, self._keys = claims, keys
-        self._schedule, self._changes = schedule, changes
+        self._schedule, self._tuning_schedule = schedule, tuning_schedule or schedule
+        self._changes, self._spectrum_every = changes, spectrum_every
+        self._model, self._step_ms = model, dict[str, float]()
+
+    # ---- choices of the user: each gives another experiment --------------------------------------------------------
+
+    def is_on(self, problem: str) -> bool:
+        """Whether this is the name of its problem, or of that one's tiny variant."""
+        return problem in (self._problem, f"{self._problem}-tiny")
+
+    def entrant_names(self) -> list[str]:
+        """Optimizers, and variants of their runs."""
+        return [*self._entrants, *self._variants]
+
+    def with_entrants(self, names: Sequence[str]) -> Self:
+        """Only these are run; a variant has the learning rate of its entrant tuned, too.
+
+        Raises:
+            ValueError: no such entrant.
+        """
+        for name in names:
+            if name not in self.entrant_names():
+                raise unknown("entrant", name, self.entrant_names(), f"Several of {self.name}'s may be given.")
+        return self._with(_chosen=list(dict.fromkeys(names)))
+
+    def with_epochs(self, epochs: int) -> Self:
+        """Full runs of another length.
+
+        Raises:
+            ValueError: not longer than the short runs.
+        """
+        if epochs <= self._tuning_epochs:
+            raise ValueError(f"{self.name} tunes over {self._tuning_epochs} epochs; full runs need more, got {epochs}")
+        return self._with(_epochs=epochs)
+
+    def with_step_times(self, times: StepTimes) -> Self:
+        """Claims about seconds are judged by these."""
+        claims = [replace(c, times=times) if isinstance(c, FirstInSeconds) else c for c in self._claims]
+        return self._with(_claims=claims, _step_ms=times.milliseconds(self._model))
+
+    def _with(self, **changes: Any) -> Self:  # noqa: ANN401 - attributes
+        other = copy.copy(self)
+        other.__dict__.update(changes)
+        return other
+
+    # ---- runs ------------------------------------------------------------------------------------------------------
 
     def first(self, settings: Settings) -> list[LongRun]:
         """The short runs."""
-        return [
-            self._run(settings, spec, rate, 0, tuning=True)
-            for spec, rates in self._entrants.values()
+        runs = [
+            self._run(settings, spec, rate, 0, epochs=self._lengths(settings)[0], schedule=self._tuning_schedule)
+            for spec, rates in self._tuned().values()
             for rate in (rates[:2] if settings.smoke else rates)
         ]
+        return self._possible(settings, runs)
 
     def more(self, settings: Settings, tasks: Sequence[LongRun], records: Sequence[Record]) -> list[LongRun]:
         """Wider grids while a best rate is at the edge, then the full runs at the best rates."""
-        short = self._lengths(settings)[0]
+        short, long = self._lengths(settings)
         tuning = [task for task in tasks if task.epochs == short]
         tuned = [record for record in records if record["epochs"] == short]
         if len(tuned) < len(tuning):
@@ -80,57 +153,65 @@ class DeepRace:
             if wider:
                 return wider
         full = [
-            self._run(settings, standing.optimizer, standing.lr, seed, tuning=False)
+            replace(
+                self._run(settings, spec, rate, seed, epochs=long, schedule=schedule),
+                spectrum_every=min(self._spectrum_every, 1) if settings.smoke else self._spectrum_every,
+            )
             for seed in range(settings.seeds)
-            for standing in standings(tuned)
+            for name, (spec, rate, schedule) in self._full(tuned).items()
+            if name in self._chosen
         ]
         known = {task.key for task in tasks}
-        return [run for run in full if run.key not in known]
+        return [run for run in self._possible(settings, full) if run.key not in known]
 
     def execute(self, task: LongRun, settings: Settings) -> Record | None:
         """Go on with one run."""
-        return advance(task, settings.kept, deadline=settings.deadline)
+        return advance(task, settings.kept, deadline=settings.deadline, spectra=settings.folder / "spectra")
 
-    def verdicts(self, records: Sequence[Record], command: str) -> list[Verdict]:
-        """Judge every claim by the full runs, and whether all best rates lie inside of their grids."""
-        runs = self._full_runs(records)
-        verdicts = [claim.verdict(runs, command) for claim in self._claims]
-        short = min(record["epochs"] for record in records)
-        names = {spec: name for name, spec in self._specs(records).items()}
-        places = standings([record for record in records if record["epochs"] == short])
-        edges = [f"{names[place.optimizer]} {place.lr:g}" for place in places if place.at_edge]
-        tuned = ", ".join(f"{names[place.optimizer]} {place.lr:g}" for place in places)
-        verdicts.append(
-            Verdict(
-                claim=self.name,
-                statement="every best learning rate lies inside of its grid",
-                paper="learning rates tuned per optimizer",
-                ours=f"at the edge: {', '.join(edges)}" if edges else f"all inside: {tuned}",
-                spread=None,
-                n=1,
-                holds=not edges,
-                command=command,
-            )
-        )
-        return verdicts
+    def full_runs(self, records: Sequence[Record]) -> dict[str, list[Record]]:
+        """The full runs of each chosen entrant and variant that has any."""
+        long = max(record["epochs"] for record in records)
+        wanted = self._full([record for record in records if record["epochs"] < long])
+        found = {
+            name: [r for r in records if r["epochs"] == long and (r["optimizer"], r["lr"], r["schedule"]) == what]
+            for name, what in wanted.items()
+            if name in self._chosen
+        }
+        return {name: runs for name, runs in found.items() if runs}
 
-    def draw(self, records: Sequence[Record], folder: Path) -> list[Figure]:
-        """The full runs by epoch."""
-        runs = self._full_runs(records)
-        title = f"{self.name}: {self.title}, mean and range over {len(next(iter(runs.values())))} seeds"
-        files = draw_epochs(runs, self._keys, folder / "epochs", title=title)
-        words = " and ".join(key.replace("_", " ") for key in self._keys)
-        return [Figure(files[0], f"{self.title}: {words} by epoch, for {', '.join(runs)}.")]
+    def _tuned(self) -> dict[str, tuple[str, tuple[float, ...]]]:
+        """The entrants whose learning rates are needed."""
+        needed = {self._variants[name].of if name in self._variants else name for name in self._chosen}
+        return {name: entrant for name, entrant in self._entrants.items() if name in needed}
 
-    def _run(self, settings: Settings, spec: str, rate: float, seed: int, *, tuning: bool) -> LongRun:
-        short, long = self._lengths(settings)
+    def _full(self, tuned: Sequence[Record]) -> dict[str, tuple[str, float, str]]:
+        """Optimizer, learning rate and schedule of the full runs that short ones allow, by entrant and variant."""
+        best = {standing.optimizer: standing.lr for standing in standings(tuned)}
+        found = {}
+        for name in self.entrant_names():
+            variant = self._variants.get(name, Variant(name))
+            spec = self._entrants[variant.of][0]
+            spec = _GGT_TINY if _is_ggt(spec) and _GGT_TINY in best else spec
+            if spec in best:
+                rate = float(f"{variant.factor * best[spec]:.6g}") if variant.factor != 1 else best[spec]
+                found[name] = (spec, rate, variant.schedule or self._schedule)
+        return found
+
+    def _possible(self, settings: Settings, runs: Sequence[LongRun]) -> list[LongRun]:
+        """Without those whose optimizer is not installed, unless they are finished."""
+        if not any(missing_package(run.optimizer) for run in runs):
+            return list(runs)
+        finished = Results(settings.folder / "results.jsonl").finished()
+        return [run for run in runs if missing_package(run.optimizer) is None or run.key in finished]
+
+    def _run(self, settings: Settings, spec: str, rate: float, seed: int, *, epochs: int, schedule: str) -> LongRun:
         return LongRun(
             problem=f"{self._problem}-tiny" if settings.smoke else self._problem,
-            optimizer=_GGT_TINY if settings.smoke and spec == _GGT else spec,
+            optimizer=_GGT_TINY if settings.smoke and _is_ggt(spec) else spec,
             lr=rate,
             seed=seed,
-            epochs=short if tuning else long,
-            schedule=self._schedule,
+            epochs=epochs,
+            schedule=schedule,
             device="cpu" if settings.smoke else settings.device,
             settings=() if settings.smoke else self._changes,
         )
@@ -138,99 +219,85 @@ class DeepRace:
     def _lengths(self, settings: Settings) -> tuple[int, int]:
         return (1, 2) if settings.smoke else (self._tuning_epochs, self._epochs)
 
-    def _specs(self, records: Sequence[Record]) -> dict[str, str]:
-        """The spec of each entrant in these records: tiny runs have a GGT of their own."""
-        present = {record["optimizer"] for record in records}
-        return {name: spec if spec in present else _GGT_TINY for name, (spec, _) in self._entrants.items()}
+    # ---- results ---------------------------------------------------------------------------------------------------
 
-    def _full_runs(self, records: Sequence[Record]) -> dict[str, list[Record]]:
+    def verdicts(self, records: Sequence[Record], command: str) -> list[Verdict]:
+        """Judge every claim by the full runs, whether all best rates lie inside of their grids, and who took part."""
+        runs = self.full_runs(records)
+        verdicts = [claim.verdict(runs, command) for claim in self._claims]
+        return [*verdicts, self.tuning_verdict(records, command), self._attendance(runs, command)]
+
+    def tuning_verdict(self, records: Sequence[Record], command: str, *, of: str = "") -> Verdict:
+        """Whether all best rates lie inside of their grids; ``of`` what, if that has to be said."""
         long = max(record["epochs"] for record in records)
-        full = [record for record in records if record["epochs"] == long]
-        return {
-            name: [record for record in full if record["optimizer"] == spec]
-            for name, spec in self._specs(records).items()
-        }
+        tuned = [record for record in records if record["epochs"] < long]
+        places = {standing.optimizer: standing for standing in standings(tuned)}
+        named = {name: places[what[0]] for name, what in self._full(tuned).items() if name in self._entrants}
+        edges = [f"{name} {place.lr:g}" for name, place in named.items() if place.at_edge]
+        rates = ", ".join(f"{name} {place.lr:g}" for name, place in named.items())
+        failed = [name for name, place in named.items() if not math.isfinite(place.final)]
+        words = f"at the edge: {', '.join(edges)}; of {rates}" if edges else f"all inside: {rates}"
+        return Verdict(
+            claim=self.name,
+            statement=f"{of}: " * bool(of) + "every best learning rate lies inside of its grid",
+            paper="learning rates tuned per optimizer",
+            ours=words + (f"; diverged at every rate: {', '.join(failed)}" if failed else ""),
+            spread=None,
+            n=1,
+            holds=not edges,
+            command=command,
+        )
+
+    def _attendance(self, runs: Mapping[str, Sequence[Record]], command: str) -> Verdict:
+        """Nobody is left out without a word."""
+        reasons = {}
+        for name in self.entrant_names():
+            if name not in runs:
+                package = missing_package(self._entrants[self._variants.get(name, Variant(name)).of][0])
+                reasons[name] = f"not installed ({package})" if package and name in self._chosen else "not run"
+        diverged = [
+            f"{name} {sum(r['status'] != 'done' for r in found)} of {len(found)}"
+            for name, found in runs.items()
+            if any(record["status"] != "done" for record in found)
+        ]
+        parts = [f"took part: {', '.join(runs)}"] if runs else []
+        parts += [f"{name}: {reason}" for name, reason in reasons.items()]
+        parts += [f"diverged seeds: {', '.join(diverged)}"] if diverged else []
+        return Verdict(
+            claim=self.name,
+            statement="every entrant was run, and no seed diverged",
+            paper="not stated",
+            ours="; ".join(parts),
+            spread=None,
+            n=max(map(len, runs.values()), default=0),
+            holds=not reasons and not diverged,
+            command=command,
+        )
+
+    def draw(self, records: Sequence[Record], folder: Path) -> list[Figure]:
+        """The full runs by epoch, those of variants beside their entrants', and by second where step times are."""
+        from ggt_lab.figures.epochs import draw_epochs  # noqa: PLC0415 - training needs torch and numpy alone
+
+        runs = self.full_runs(records)
+        own = {name: found for name, found in runs.items() if name in self._entrants}
+        variants = {name: found for name, found in runs.items() if name in self._variants}
+        bases = {self._variants[name].of for name in variants}
+        timed = {name: found for name, found in own.items() if name in self._step_ms}
+        words = " and ".join(key.replace("_", " ") for key in self._keys)
+        figures = []
+        for file, shown, by in (
+            ("epochs", own, "epoch"),
+            ("variants", {**{n: f for n, f in own.items() if n in bases}, **variants} if variants else {}, "epoch"),
+            ("seconds", timed, "second"),
+        ):
+            if not shown:
+                continue
+            title = f"{self.name}: {self.title}, mean and range over {max(map(len, shown.values()))} seeds"
+            step_ms = self._step_ms if by == "second" else None
+            files = draw_epochs(shown, self._keys, folder / file, title=title, step_ms=step_ms)
+            figures.append(Figure(files[0], f"{self.title}: {words} by {by}, for {', '.join(shown)}."))
+        return figures
 
 
-_PERPLEXITY = {
-    "GGT": (_GGT, (1.5, 3.0, 6.0)),
-    "Adam": ("Adam", (0.001, 0.002, 0.004)),
-    "AdaGrad": ("Adagrad", (0.002, 0.005, 0.01)),
-    "SGD": ("SGD(momentum=0.9)", (0.3, 1.0, 3.0)),
-}
-_BASELINES = ("Adam", "AdaGrad", "SGD")
-_IMAGES = {
-    "GGT": (_GGT, (0.1, 0.3, 1.0)),
-    "Adam": ("Adam", (0.0003, 0.001, 0.003)),
-    "AdaGrad": ("Adagrad", (0.003, 0.01, 0.03)),
-    "SGD": ("SGD(momentum=0.9)", (0.03, 0.1, 0.3)),
-}
-
-DEEP_EXPERIMENTS = (
-    DeepRace(
-        "R1",
-        "PTB characters, 3-layer LSTM",
-        "ptb-chars",
-        _PERPLEXITY,
-        tuning_epochs=4,
-        epochs=50,
-        claims=[
-            LowestAlong("R1", "GGT", _BASELINES, "validation_perplexity", "best for the first 50 epochs", first=2),
-            LowestAlong("R1", "GGT", _BASELINES, "train_perplexity", "best for the first 50 epochs", first=2),
-            GapAtEnd("R1", "GGT", "Adam", "validation_perplexity", 0.07, "0.09 at 500 epochs"),
-            AtMost("R2", "GGT", "validation_perplexity", 2.45, "2.42 after 500 epochs"),
-        ],
-        keys=("train_perplexity", "validation_perplexity"),
-    ),
-    DeepRace(
-        "C1",
-        "CIFAR-10, Shake-Shake 26 2×32d",
-        "cifar10",
-        _IMAGES,
-        tuning_epochs=3,
-        epochs=30,
-        claims=[
-            LowestAlong("C1", "GGT", _BASELINES, "train_loss", "lowest training loss per epoch"),
-            GapAtEnd("C2", "SGD", "GGT", "test_error", -0.002, "SGD generalizes best, the gap is below 0.2 %"),
-        ],
-        keys=("train_loss", "test_error"),
-    ),
-    DeepRace(
-        "A1",
-        "CIFAR-10, VGG-19 without batch norm",
-        "cifar10-vgg",
-        _IMAGES,
-        tuning_epochs=3,
-        epochs=30,
-        schedule="halving",
-        claims=[
-            GapAtEnd("A1", "GGT", "SGD", "test_error", -0.015, "about 1 % behind SGD at the end"),
-            GapAtEnd("A1", "GGT", "Adam", "train_loss", 0.1, "diagonal methods fail to train"),
-            GapAtEnd("A1", "GGT", "AdaGrad", "train_loss", 0.1, "diagonal methods fail to train"),
-        ],
-        keys=("train_loss", "test_error"),
-    ),
-    DeepRace(
-        "A2",
-        "PTB characters, Transformer",
-        "ptb-chars-transformer",
-        {**_PERPLEXITY, "Adam": ("Adam", (0.0003, 0.001, 0.003)), "SGD": ("SGD(momentum=0.9)", (0.03, 0.1, 0.3))},
-        tuning_epochs=2,
-        epochs=20,
-        claims=[
-            GapAtEnd("A2", "Adam", "GGT", "validation_perplexity", 0.0, "Adam wins after an early lead of GGT"),
-            GapAtEnd("A2", "Adam", "GGT", "train_perplexity", 0.0, "Adam wins after an early lead of GGT"),
-        ],
-        keys=("train_perplexity", "validation_perplexity"),
-    ),
-    DeepRace(
-        "R4",
-        "PTB words, LSTM",
-        "ptb-words",
-        {**_PERPLEXITY, "SGD": ("SGD(momentum=0.9)", (0.3, 1.0, 3.0))},
-        tuning_epochs=2,
-        epochs=40,
-        claims=[GapAtEnd("R4", "GGT", "Adam", "validation_perplexity", -1.0, "level with Adam")],
-        keys=("train_perplexity", "validation_perplexity"),
-    ),
-)
+def _is_ggt(spec: str) -> bool:
+    return spec.startswith("GGT")

@@ -4,7 +4,7 @@ Each tensor has an address of its own, so that the kernels read a table of addre
 device without waiting for it; while a CUDA graph is captured that is not possible, and whoever calls takes the plain
 way if a table would be needed that is not there.
 """
-# ruff: noqa: ANN001, ANN202 - Triton infers the types of a kernel's arguments
+# ruff: noqa: ANN001, ANN202, SIM108 - Triton infers the types of a kernel's arguments
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc, import-untyped, import-not-found"
 
 from collections.abc import Sequence
@@ -73,6 +73,8 @@ def gather(
     beta: float,
     updated: Tensor | None,
     negate: bool,
+    block: int = 1024,
+    warps: int = 4,
 ) -> None:
     """row ← g + β·momentum, where g are the tensors of the table, each at the columns of its span.
 
@@ -86,8 +88,9 @@ def gather(
         beta: β₁.
         updated: with nesterov: gets g + β·momentum, and ``row`` g + β·updated.
         negate: take -g for g.
+        block: columns of a program.
+        warps: of a program.
     """
-    block = 1024
     blocks = triton.cdiv(spans.longest, block)
     if spans.pieces:
         launch(
@@ -110,6 +113,7 @@ def gather(
             AHEAD=updated is not None,
             NEGATE=negate,
             BLOCK_D=block,
+            num_warps=warps,
         )
 
 
@@ -126,8 +130,8 @@ def update(
     lr: float | Tensor,
     weight_decay: float,
     taken: Tensor,
-    block: int = 1024,
-    warps: int = 4,
+    block: int = 2048,
+    warps: int = 8,
 ) -> None:
     """p ← p - lr·(weight_decay·taken·p + Wᵀ c) for the tensors of the table, in the pass that makes Wᵀ c.
 
@@ -288,19 +292,19 @@ def _update(
         end = tl.load(ends + piece)
         if ALIGNED:
             end = tl.multiple_of(end, 16)
+        target = _pointer(table, owner, DTYPE, ALIGNED) + elements
+        whole = left + BLOCK_D <= last
+        if whole:  # early, so that it is there when the sum is
+            p = tl.load(target)
+        else:
+            p = tl.load(target, mask=columns < last, other=0.0)
         u = weighted_sum(rows, mine, size, stride, columns, columns < end, BITS, BLOCK_D, UNROLL).to(tl.float32)
         if LR_TENSOR:
             lr = tl.load(lr_tensor).to(tl.float32)
         decay = weight_decay * tl.load(taken).to(tl.float32)
-        target = _pointer(table, owner, DTYPE, ALIGNED) + elements
-        if left + BLOCK_D <= last:
-            _descend(target, u, lr, decay, None)
+        wide = p.to(tl.float32)
+        descended = (wide - lr * (decay * wide + u)).to(p.dtype)
+        if whole:
+            tl.store(target, descended)
         else:
-            _descend(target, u, lr, decay, columns < last)
-
-
-@triton.jit
-def _descend(target, u, lr, decay, inside):
-    p = tl.load(target, mask=inside)
-    wide = p.to(tl.float32)
-    tl.store(target, (wide - lr * (decay * wide + u)).to(p.dtype), mask=inside)
+            tl.store(target, descended, mask=columns < last)

@@ -52,7 +52,16 @@ def admit(
     return newest, slots
 
 
-def write(rows: Tensor, row: Tensor, slots: Tensor, spans: Spans, carry: tuple[Tensor, Tensor] | None = None) -> None:
+def write(
+    rows: Tensor,
+    row: Tensor,
+    slots: Tensor,
+    spans: Spans,
+    carry: tuple[Tensor, Tensor] | None = None,
+    *,
+    block: int = 1024,
+    warps: int = 4,
+) -> None:
     """Write ``row`` (d,) over the slots that `admit` returned.
 
     Args:
@@ -61,8 +70,9 @@ def write(rows: Tensor, row: Tensor, slots: Tensor, spans: Spans, carry: tuple[T
         slots: one per matrix.
         spans: the columns of each matrix.
         carry: (target, source), both (d,): source is copied to target where a row is written.
+        block: columns of a program.
+        warps: of a program.
     """
-    block = 1024
     if not spans.pieces:
         return
     blocks = triton.cdiv(spans.longest, block)
@@ -84,6 +94,7 @@ def write(rows: Tensor, row: Tensor, slots: Tensor, spans: Spans, carry: tuple[T
         CARRY=carry is not None,
         SAME=carry is not None and source is row,
         BLOCK_D=block,
+        num_warps=warps,
     )
 
 

@@ -1,7 +1,7 @@
 """c = [(M + δI)^½ + εI]⁻¹ a on a GPU: all shifted solves in one kernel. `inverse_root` is its specification.
 
 One program takes one shift of one matrix, builds S = α(M + δI) + βI from the Gram and the age weights as it reads them,
-and solves S x = a by a Cholesky factorization in blocks of 32 columns, kept in scratch memory that stays in the cache.
+and solves S x = a by a Cholesky factorization in blocks of 16 columns, kept in scratch memory that stays in the cache.
 The right-hand side rides along as one more row of S, so that what is left is the backward substitution. The batched
 routines of cuSOLVER do the same in many launches of small kernels; all that this has to wait for is its own chain of r
 elimination steps.
@@ -35,8 +35,8 @@ def coefficients(
     jitter: float,
     tolerance: float,
     warps: int = 4,
-    panel: int = 64,
-    block: int = 32,
+    panel: int = 128,
+    block: int = 16,
 ) -> Tensor:
     """`inverse_root.coefficients` of M = D K D by shifted solves.
 

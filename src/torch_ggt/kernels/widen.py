@@ -44,18 +44,21 @@ def weighted_sum(
     whole = size - size % UNROLL
     for top in range(0, whole, UNROLL):
         for i in tl.static_range(UNROLL):
-            total = _add_wide(total, weights, rows, top + i, stride, columns, inside, BITS)
-    for i in range(whole, size):
-        total = _add_wide(total, weights, rows, i, stride, columns, inside, BITS)
+            w = tl.load(rows + (top + i) * tl.cast(stride, tl.int64) + columns, mask=inside, other=0.0)
+            total += _factor(weights, top + i, BITS) * widen(w, BITS)
+    if whole < size:  # the rest at once, too: row after row, each would be waited for
+        for i in tl.static_range(UNROLL - 1):
+            there = inside & (tl.zeros((BLOCK_D,), tl.int32) + (whole + i) < size)
+            w = tl.load(rows + (whole + i) * tl.cast(stride, tl.int64) + columns, mask=there, other=0.0)
+            total += _factor(weights, tl.minimum(whole + i, size - 1), BITS) * widen(w, BITS)
     if BITS:
         total = total * RESULT_SCALE
     return total
 
 
 @triton.jit
-def _add_wide(total, weights, rows, i, stride, columns, inside, BITS: tl.constexpr):
+def _factor(weights, i, BITS: tl.constexpr):
     c = tl.load(weights + i)
     if BITS:
         c = c * OTHER_SCALE
-    w = tl.load(rows + i * tl.cast(stride, tl.int64) + columns, mask=inside, other=0.0)
-    return total + c * widen(w, BITS)
+    return c

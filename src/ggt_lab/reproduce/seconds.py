@@ -1,0 +1,169 @@
+"""Claims about wall-clock time: curves by epoch, times the milliseconds of a step measured alone on the device.
+
+The clock of the runs themselves says nothing, for several of them share a GPU. Step times come from a folder that
+``python -m ggt_lab.bench --what training --out FOLDER`` wrote, all optimizers of a model in turn in one process.
+"""
+
+import itertools
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ggt_lab.bench.run import read_cases
+from ggt_lab.reproduce.claims import Runs, absent, mean_curve, not_run
+from ggt_lab.results import Record
+from ggt_lab.verdict import Verdict
+
+__all__ = ["FirstInSeconds", "StepTimes", "new_minima", "read_step_times", "seconds_curve", "time_to"]
+
+_MEASURE = "python -m ggt_lab.bench --what training --out FOLDER"
+_GGT = "GGT r=200 bfloat16"  # what the long runs use
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Milliseconds of a training step of each optimizer, by model."""
+
+    results: Mapping[str, Mapping[str, Any]]
+    """What `ggt_lab.bench.training.training` found in eager mode, by model."""
+
+    def milliseconds(self, model: str) -> dict[str, float]:
+        """By entrant; empty if that model was not measured."""
+        times = self.results.get(model, {}).get("times", {})
+        return {("GGT" if name == _GGT else name): float(time["median_ms"]) for name, time in times.items()}
+
+    def differences(self, model: str, record: Record) -> list[str]:
+        """In what the measured training step is another one than that of a run."""
+        measured, setup = self.results.get(model, {}), record.get("setup", {})
+        pairs = (("parameters", "d"), ("batch", "batch"), ("length", "length"))
+        return [
+            f"{name} {setup[name]} in the runs, {measured[theirs]} where steps were timed"
+            for name, theirs in pairs
+            if name in setup and theirs in measured and setup[name] != measured[theirs]
+        ]
+
+
+def read_step_times(folder: Path) -> StepTimes:
+    """The step times of a folder of ``ggt bench``.
+
+    Raises:
+        ValueError: there are none.
+    """
+    cases = read_cases([folder]) if folder.is_dir() else []
+    found = {
+        record["result"]["model"]: record["result"]
+        for record in cases
+        if record["kind"] == "training" and record["status"] == "done" and record["result"]["mode"] == "eager"
+    }
+    if not found:
+        raise ValueError(f"{folder} holds no times of training steps; measure them: {_MEASURE}")
+    return StepTimes(found)
+
+
+@dataclass(frozen=True)
+class FirstInSeconds:
+    """``who`` is the first, in seconds, at every level of ``key`` that one of ``others`` reaches (``wins``), or is not.
+
+    The levels are the new minima, epoch by epoch, of each other's mean curve. Between its own epochs the curve of
+    ``who`` is taken as a straight line: curves of training are convex, so that it is there sooner.
+    """
+
+    claim: str
+    who: str
+    others: tuple[str, ...]
+    key: str
+    model: str
+    """Of `ggt_lab.bench.training.MODELS`."""
+    paper: str
+    wins: bool = True
+    times: StepTimes | None = None
+
+    def verdict(self, runs: Runs, command: str) -> Verdict:
+        """Count the levels, and how many times sooner."""
+        sense = "first" if self.wins else "not always the first"
+        statement = f"in seconds {self.who} is {sense} to reach every {self.key.replace('_', ' ')} that others reach"
+        if missing := absent(runs, self.who, *self.others):
+            return not_run(self.claim, statement, self.paper, f"not run: {', '.join(missing)}", command)
+        if reason := self._unusable(runs):
+            return not_run(self.claim, statement, self.paper, f"not judged: {reason}", command)
+        assert self.times is not None
+        ms = self.times.milliseconds(self.model)
+        own = seconds_curve(runs[self.who], self.key, ms[self.who])
+        parts, ratios = [], []
+        for other in self.others:
+            theirs = seconds_curve(runs[other], self.key, ms[other])
+            found = [_ratio(seconds, time_to(own, level)) for seconds, level in new_minima(theirs)]
+            won = sum(ratio > 1 for ratio in found)
+            sooner = (
+                f", {statistics.median(found):.2f} times as fast (median), {min(found):.2f} at worst" if found else ""
+            )
+            parts.append(f"{other} ({ms[other]:.2f} ms a step): first to {won} of {len(found)} levels{sooner}")
+            ratios += found
+        everywhere = all(ratio > 1 for ratio in ratios)
+        return Verdict(
+            claim=self.claim,
+            statement=statement,
+            paper=self.paper,
+            ours=f"{self.who} {ms[self.who]:.2f} ms a step; against {'; '.join(parts)}",
+            spread=None,
+            n=len(runs[self.who]),
+            holds=everywhere == self.wins if ratios else None,
+            command=command,
+        )
+
+    def _unusable(self, runs: Runs) -> str:
+        """Why the step times do not serve; empty if they do."""
+        if self.times is None:
+            return f"no step times; measure them alone on the GPU ({_MEASURE}), and give --step-times FOLDER"
+        ms = self.times.milliseconds(self.model)
+        untimed = [name for name in (self.who, *self.others) if name not in ms]
+        if untimed:
+            return f"no time of a step of {self.model} with {', '.join(untimed)} in that folder ({_MEASURE})"
+        return "; ".join(self.times.differences(self.model, runs[self.who][0]))
+
+
+def seconds_curve(records: Sequence[Record], key: str, step_ms: float) -> list[tuple[float, float]]:
+    """(seconds of training, mean of ``key`` over seeds) at the end of each epoch that has it."""
+    steps = {point["epoch"]: point["step"] for record in records for point in record["curve"]}
+    return [(steps[epoch] * step_ms / 1000, value) for epoch, value in mean_curve(records, key).items()]
+
+
+def new_minima(curve: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The points after the start that are below all before them.
+
+    Example:
+        >>> new_minima([(0.0, 9.0), (1.0, 3.0), (2.0, 4.0), (3.0, 2.0)])
+        [(1.0, 3.0), (3.0, 2.0)]
+    """
+    found, lowest = [], math.inf
+    for seconds, value in curve:
+        if seconds > 0 and value < lowest:
+            found.append((seconds, value))
+        lowest = min(lowest, value)
+    return found
+
+
+def time_to(curve: Sequence[tuple[float, float]], level: float) -> float:
+    """When a curve, straight between its points, first reaches a level; infinite if it does not.
+
+    A curve that begins below the level (the first number of training is that of its first epoch) is there at its first
+    point.
+
+    Example:
+        >>> falling = [(0.0, 9.0), (2.0, 5.0), (4.0, 1.0)]
+        >>> time_to(falling, 7.0), time_to(falling, 0.5)
+        (1.0, inf)
+    """
+    if curve[0][1] <= level:
+        return curve[0][0]
+    for (left, high), (right, low) in itertools.pairwise(curve):
+        if low <= level:
+            return left + (right - left) * (high - level) / (high - low) if math.isfinite(high) else right
+    return math.inf
+
+
+def _ratio(theirs: float, own: float) -> float:
+    return theirs / own if own > 0 else math.inf
