@@ -27,9 +27,10 @@ _MENDED = (
 )
 _DAMAGED = (
     "GGT: the rows in this state are not those that its Gram matrix was made of: they were damaged or lost on their "
-    "way. Nothing was loaded. Two ways that do this: broadcast_from_rank0 with tensors that are not contiguous (call "
-    ".contiguous() on them, or load the state on every rank); and torch.save of one rank's state_dict(), which has its "
-    "own part of a window alone (docs/distributed.md says how to save)."
+    "way. The state was refused, and the optimizer has none now: load another one. Two ways that do this: "
+    "broadcast_from_rank0 with tensors that are not contiguous (call .contiguous() on them, or load the state on every "
+    "rank); and torch.save of one rank's state_dict(), which has its own part of a window alone (docs/distributed.md "
+    "says how to save)."
 )
 
 

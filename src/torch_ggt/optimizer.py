@@ -221,7 +221,8 @@ class GGT(Optimizer):
         """Load what `state_dict` returned; windows, Grams and counters keep their dtypes.
 
         Options come from the saved param groups, as in every torch optimizer. ``window``, ``window_dtype``,
-        ``history`` and ``scope`` must agree with the saved ones: ValueError otherwise, and nothing is changed.
+        ``history`` and ``scope`` must agree with the saved ones: ValueError otherwise, and nothing is changed. Rows
+        that do not belong to their Gram matrix are a ValueError, too, which leaves the optimizer without state.
         """
 
         def before(_: Optimizer, incoming: dict[str, Any]) -> dict[str, Any]:
@@ -238,19 +239,19 @@ class GGT(Optimizer):
                 checkpoint.unpack(entry)
             self._partition()
             # Copies now, so that nothing aliases the caller's tensors.
-            self._attach(self._matrices, allot=False, loaded=True)
+            try:
+                self._attach(self._matrices, allot=False, loaded=True)
+            except ValueError:
+                self.state.clear()  # the old state is gone: there is not always memory for two windows
+                raise
 
         # Ours run closest to torch's own loading, inside the user's hooks.
         handles = (
             self.register_load_state_dict_pre_hook(before),
             self.register_load_state_dict_post_hook(after, prepend=True),
         )
-        before_loading = {"state": self.state, "param_groups": self.param_groups}
         try:
             super().load_state_dict(state_dict)
-        except Exception:
-            self.__setstate__(before_loading)
-            raise
         finally:
             for handle in handles:
                 handle.remove()
