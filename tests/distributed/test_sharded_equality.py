@@ -11,6 +11,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
+import torch_ggt.sharding
 from torch_ggt import GGT
 
 STEPS, MANY = 100, 500
@@ -140,6 +141,26 @@ def test_odd_parameters(ranks, groups):
                 tolerance = 1e-2 if ours.dtype == torch.bfloat16 else 1e-5
                 torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance)
                 assert torch.equal(ours, first)
+
+
+def train_in_small_buckets():
+    """Several all-gathers on their way at once: how many, and the parameters."""
+    original = torch_ggt.sharding._BUCKET
+    torch_ggt.sharding._BUCKET = 50
+    try:
+        model, optimizer = make("ddp-scalar")
+        train("ddp-scalar", model, optimizer, 0, 20)
+    finally:
+        torch_ggt.sharding._BUCKET = original
+    return len(optimizer._sharding._buckets[1]), whole_parameters(model)
+
+
+def test_many_buckets_are_one():
+    model, optimizer = make("single-scalar")
+    train("single-scalar", model, optimizer, 0, 20)
+    for buckets, parameters in on_ranks(2, train_in_small_buckets):
+        assert buckets >= 3
+        assert distance(parameters, whole_parameters(model)) < 1e-9
 
 
 def train_one_row(mode):
