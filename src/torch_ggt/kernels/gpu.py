@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from torch_ggt.kernels.launch import launch
+from torch_ggt.kernels.launch import ceil_div, launch
 from torch_ggt.kernels.parameters import Addresses, gather, update
 from torch_ggt.kernels.ring import admit, write
 from torch_ggt.kernels.root import coefficients
@@ -60,7 +60,7 @@ def gram_row(
     size = rows.shape[0]
     partials = torch.empty(spans.pieces, size + 1, dtype=torch.float64, device=rows.device)
     sums = torch.empty(spans.count, size + 1, dtype=torch.float64, device=rows.device)
-    tiles = triton.cdiv(size, block_rows) + 1
+    tiles = ceil_div(size, block_rows) + 1
     if spans.pieces:
         launch(
             _gram_partials,
@@ -81,7 +81,7 @@ def gram_row(
             STAGES=stages or (1 if rows.dtype == torch.bfloat16 else 3),
             num_warps=warps,
         )
-    programs = (spans.count, triton.cdiv(size + 1, 4))
+    programs = (spans.count, ceil_div(size + 1, 4))
     launch(_sum_partials, programs, partials, spans.firsts, sums, size + 1, BLOCK_R=4, BLOCK_P=256)
     return sums
 
@@ -100,7 +100,7 @@ def expand(
         warps: of a program.
     """
     if spans.pieces:
-        blocks = triton.cdiv(spans.longest, block)
+        blocks = ceil_div(spans.longest, block)
         launch(
             _expand,
             (spans.pieces * blocks,),

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from torch_ggt.kernels.launch import launch
+from torch_ggt.kernels.launch import ceil_div, launch
 from torch_ggt.kernels.spans import Spans
 from torch_ggt.kernels.widen import weighted_sum
 
@@ -91,7 +91,7 @@ def gather(
         block: columns of a program.
         warps: of a program.
     """
-    blocks = triton.cdiv(spans.longest, block)
+    blocks = ceil_div(spans.longest, block)
     if spans.pieces:
         launch(
             _gather,
@@ -151,7 +151,7 @@ def update(
         warps: of a program.
     """
     first, last = spans.first_pieces[tensors[0]], spans.first_pieces[tensors[1]]
-    blocks = triton.cdiv(spans.longest, block)
+    blocks = ceil_div(spans.longest, block)
     if last > first:
         launch(
             _update,

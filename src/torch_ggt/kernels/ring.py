@@ -2,6 +2,7 @@
 # ruff: noqa: ANN001, ANN202 - Triton infers the types of a kernel's arguments
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc, import-untyped, import-not-found"
 
+import functools
 import struct
 
 import torch
@@ -9,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from torch_ggt.kernels.launch import launch
+from torch_ggt.kernels.launch import ceil_div, launch, power_of_2
 from torch_ggt.kernels.spans import Spans
 
 __all__ = ["admit", "write"]
@@ -47,7 +48,7 @@ def admit(
         *_exactly(betas[0]),
         size,
         ACCEPTS=int(accept.dim() > 0),
-        SIZE=triton.next_power_of_2(size),
+        SIZE=power_of_2(size),
     )
     return newest, slots
 
@@ -75,7 +76,7 @@ def write(
     """
     if not spans.pieces:
         return
-    blocks = triton.cdiv(spans.longest, block)
+    blocks = ceil_div(spans.longest, block)
     target, source = carry or (row, row)
     launch(
         _write,
@@ -98,6 +99,7 @@ def write(
     )
 
 
+@functools.cache
 def _exactly(number: float) -> tuple[float, float, float]:
     """A float64 as the sum of three float32: the only numbers that a kernel takes without rounding them."""
     parts = []

@@ -17,7 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from torch_ggt.inverse_root import interval
-from torch_ggt.kernels.launch import launch
+from torch_ggt.kernels.launch import ceil_div, launch, power_of_2
 from torch_ggt.quadrature import inverse_sqrt_nodes
 
 __all__ = ["coefficients"]
@@ -56,7 +56,7 @@ def coefficients(
     """
     batch, size = rhs.shape
     table, nodes = _table(eps, jitter, size, tolerance, gram.device)
-    padded = triton.cdiv(size, block) * block
+    padded = ceil_div(size, block) * block
     problems = batch * (nodes + 1)
     programs = min(problems, _PROGRAMS)
     # Per program L, with one more row for a, and x.
@@ -75,8 +75,8 @@ def coefficients(
         padded,
         nodes,
         problems,
-        SIZE=triton.next_power_of_2(size),
-        NODES=triton.next_power_of_2(nodes),
+        SIZE=power_of_2(size),
+        NODES=power_of_2(nodes),
         BLOCK=block,
         PANEL=panel,
         num_warps=warps,
