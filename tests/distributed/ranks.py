@@ -33,19 +33,20 @@ class RankError(Exception):
     """What went wrong, on which rank."""
 
 
-def on_ranks(number, function, *arguments, fresh=False):
-    """The results of ``function(*arguments)``, one per rank; RankError if any of them raises or dies.
+def on_ranks(number, function, *arguments, fresh=False, seconds=4 * TIMEOUT):
+    """The results of ``function(*arguments)``, one per rank; RankError if any of them raises, dies or takes too long.
 
     Processes that are ``fresh`` import everything themselves, with the environment of now.
     """
-    outcomes = outcomes_on_ranks(number, function, *arguments, context=_fresh_context if fresh else _context)
+    context = _fresh_context if fresh else _context
+    outcomes = outcomes_on_ranks(number, function, *arguments, context=context, seconds=seconds)
     for rank, (kind, value) in enumerate(outcomes):
         if kind != "returned":
             raise RankError(f"rank {rank} {kind}: {value}")
     return [value for _, value in outcomes]
 
 
-def outcomes_on_ranks(number, function, *arguments, context=_context):
+def outcomes_on_ranks(number, function, *arguments, context=_context, seconds=4 * TIMEOUT):
     """("returned", result), ("raised", "Type: message\\ntraceback") or ("died", exit code) for each rank."""
     with tempfile.TemporaryDirectory() as folder:
         pipes, processes = [], []
@@ -59,7 +60,7 @@ def outcomes_on_ranks(number, function, *arguments, context=_context):
         outcomes = []
         for receiver, process in zip(pipes, processes, strict=True):
             try:
-                outcomes.append(pickle.loads(receiver.recv_bytes()) if receiver.poll(4 * TIMEOUT) else ("hung", None))
+                outcomes.append(pickle.loads(receiver.recv_bytes()) if receiver.poll(seconds) else ("hung", None))
             except EOFError:
                 process.join(TIMEOUT)
                 outcomes.append(("died", process.exitcode))
