@@ -33,7 +33,7 @@ class RankError(Exception):
     """What went wrong, on which rank."""
 
 
-def on_ranks(number, function, *arguments, fresh=False, seconds=4 * TIMEOUT):
+def on_ranks(number, function, *arguments, fresh=False, seconds=10 * TIMEOUT):
     """The results of ``function(*arguments)``, one per rank; RankError if any of them raises, dies or takes too long.
 
     Processes that are ``fresh`` import everything themselves, with the environment of now.
@@ -46,7 +46,7 @@ def on_ranks(number, function, *arguments, fresh=False, seconds=4 * TIMEOUT):
     return [value for _, value in outcomes]
 
 
-def outcomes_on_ranks(number, function, *arguments, context=_context, seconds=4 * TIMEOUT):
+def outcomes_on_ranks(number, function, *arguments, context=_context, seconds=10 * TIMEOUT):
     """("returned", result), ("raised", "Type: message\\ntraceback") or ("died", exit code) for each rank."""
     with tempfile.TemporaryDirectory() as folder:
         pipes, processes = [], []

@@ -296,10 +296,7 @@ def run_cases():
 
 @pytest.fixture(scope="module")
 def raised():
-    started = time.monotonic()
-    found = on_ranks(2, run_cases)
-    assert time.monotonic() - started < TIMEOUT  # nobody has waited for a timeout
-    return found
+    return on_ranks(2, run_cases)  # who waits for a timeout ends with gloo's words, and not with ours
 
 
 @pytest.mark.parametrize("name", CASES)
