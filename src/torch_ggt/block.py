@@ -86,6 +86,7 @@ class Block:
         self.rms_scale: Tensor
         """0.2·√(elements of the matrix), per matrix: the factor of adjust_lr_fn="match_rms_adamw"."""
         self._pieces: list[Piece] = []
+        self._all_here = False  # whole parameters, of real numbers
         self._row: Tensor
         self._row_views: list[Tensor] = []
         self._momentum: Tensor | None = None
@@ -93,6 +94,7 @@ class Block:
         self._by_group: list[tuple[Group, list[int]]] = []
         self._published: dict[Tensor, dict[str, Tensor]] = {}
         self._layout: Layout
+        self._borders: tuple[int, ...]
         self._patterns: dict[tuple[bool, ...], Tensor] = {}
         self._gradients: Any = None  # addresses on a GPU
         self._values: Any = None
@@ -184,6 +186,7 @@ class Block:
             scales = 0.2 * torch.tensor(numels, dtype=torch.float64, device=device).sqrt()
             self.rms_scale = scales if self.separate else scales[0]
             self._pieces = pieces
+            self._all_here = self.sharding.alone and not any(p.is_complex() for p in parameters)
             self._row, self._row_views = row, layout.views(row)
             self._momentum, self._momentum_views = momentum, momentum_views
             self._by_group = [
@@ -193,7 +196,8 @@ class Block:
             self._published = {p: {} for p in parameters}
             for parameter, key, tensor in published:
                 self._published[parameter][key] = tensor
-            self._layout, self._patterns, self._gradients, self._values = layout, {}, None, None
+            self._layout, self._borders = layout, tuple(layout.borders)
+            self._patterns, self._gradients, self._values = {}, None, None
 
         return window, commit
 
@@ -320,14 +324,24 @@ class Block:
             return None
         return gpu_kernels(self._row.device)
 
+    def _gradients_here(self) -> list[Any]:
+        if self._all_here:  # without a call for each: the host's time counts, too
+            return [parameter.grad for _, parameter in self.allotted]
+        return [self._gradient(index) for index in range(len(self.allotted))]
+
+    def _values_here(self) -> list[Tensor]:
+        if self._all_here:
+            return [parameter for _, parameter in self.allotted]
+        return [self._value(index) for index in range(len(self.allotted))]
+
     def _gather_by_kernel(self, beta1: float, nesterov: bool) -> "Candidate | None":
         kernels = self._kernels()
-        negate = {group["maximize"] for group, _ in self.allotted}
+        negate = {group["maximize"] for group, _ in self._by_group}
         if kernels is None or len(negate) > 1:
             return None
         if self._gradients is None:
             self._gradients = kernels.Addresses(self._layout.numels, self._row.device)
-        gradients = [self._gradient(index) for index in range(len(self.allotted))]
+        gradients = self._gradients_here()
         table = self._gradients.of(gradients)
         if table is None:
             return None
@@ -353,7 +367,7 @@ class Block:
             return False
         if self._values is None:
             self._values = kernels.Addresses(self._layout.numels, self._row.device)
-        parameters = [self._value(index) for index in range(len(self.allotted))]
+        parameters = self._values_here()
         table = self._values.of(parameters)
         if table is None:
             return False
@@ -378,7 +392,7 @@ class Block:
 
     def _spans(self) -> Spans:
         """The columns of each parameter."""
-        return products.spans_of(self.window.rows, self._layout.borders)
+        return products.spans_of(self.window.rows, self._borders)
 
 
 def partition(groups: list[Group]) -> list[list[tuple[Group, Any]]]:

@@ -175,7 +175,8 @@ class GGT(Optimizer):
             self._report(blocks, taken, check_others)
         for block, candidate in zip(blocks, candidates, strict=True):
             _advance(block, candidate, taken[block.skipped.device])
-        self._sharding.share([p for block in blocks for _, p in block.allotted if p.grad is not None])
+        if not self._sharding.alone:
+            self._sharding.share([p for block in blocks for _, p in block.allotted if p.grad is not None])
         self._count_skipped(taken)
         return loss
 

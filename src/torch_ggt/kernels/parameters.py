@@ -33,17 +33,23 @@ class Addresses:
 
     def __init__(self, numels: Sequence[int], device: torch.device) -> None:
         self.numels = torch.tensor(list(numels), dtype=torch.int64, device=device)
+        self.aligned = False
+        """Whether all tensors of the last table may be read 16 bytes at a time."""
         self._device = device
-        self._known: tuple[int, ...] = ()
+        self._known: list[int] = []
         self._table: Tensor | None = None
         self._captured: list[Tensor | None] = []
 
     def of(self, tensors: Sequence[Tensor]) -> Tensor | None:
         """A table of int64, or None if these tensors cannot be served together."""
         dtype = tensors[0].dtype
-        if dtype not in _DTYPES or any(t.dtype != dtype or not t.is_contiguous() for t in tensors):
+        if dtype not in _DTYPES:
             return None
-        addresses = tuple(t.data_ptr() for t in tensors)
+        addresses = []
+        for tensor in tensors:
+            if tensor.dtype != dtype or not tensor.is_contiguous():
+                return None
+            addresses.append(tensor.data_ptr())
         cuda = self._device.type == "cuda"
         capturing = cuda and torch.cuda.is_current_stream_capturing()
         if addresses != self._known:
@@ -52,14 +58,10 @@ class Addresses:
             # A new tensor, not new contents: kernels that were started before may not have read the old ones yet.
             host = torch.tensor(addresses, dtype=torch.int64, pin_memory=cuda)
             self._table, self._known = host.to(self._device, non_blocking=True), addresses
+            self.aligned = all(address % 16 == 0 for address in addresses)
         if capturing:
             self._captured.append(self._table)  # the graph will read it for as long as it lives
         return self._table
-
-    @property
-    def aligned(self) -> bool:
-        """Whether all tensors of the last table may be read 16 bytes at a time."""
-        return all(address % 16 == 0 for address in self._known)
 
 
 def gather(
