@@ -1,5 +1,6 @@
 """The Triton kernels without a GPU: run by Triton's interpreter, in a process of its own."""
 
+import ast
 import importlib.util
 import os
 import re
@@ -23,3 +24,14 @@ def test_kernels_under_the_interpreter():
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=HERE.parent)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     assert int(re.search(r"(\d+) passed", done.stdout)[1]) > 100
+
+
+@needs_triton
+def test_kernels_are_started_as_triton_does():
+    """Compiled for a GPU, with a driver that only looks at what would be started."""
+    environment = {**os.environ, "PYTHONPATH": str(HERE.parent / "src"), "TRITON_DEFAULT_FP_FUSION": "1"}
+    command = [sys.executable, str(HERE / "driver_without_gpu.py")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    names = ("_gather", "_gram_partials", "_sum_partials", "_admit", "_write", "_solve", "_update")
+    assert ast.literal_eval(done.stdout.splitlines()[-1]) == dict.fromkeys(names, 8)

@@ -392,7 +392,8 @@ def _all_finite(candidates: list[Candidate]) -> dict[torch.device, Tensor]:
 
     The square of a row is not finite exactly if an element of it is not (or its square overflows float64).
     """
-    largest = [candidate.gram_row.square.amax() for candidate in candidates]  # NaN, if there is one
+    squares = [candidate.gram_row.square for candidate in candidates]
+    largest = [square.amax() if square.dim() else square for square in squares]  # NaN, if there is one
     if not largest:
         return {}
     home = largest[0].device

@@ -8,6 +8,8 @@ from torch import Tensor
 
 __all__ = ["ceil_div", "launch", "power_of_2"]
 
+_compiled: dict[tuple[Any, ...], tuple[Any, list[Any]]] = {}
+
 
 # Triton has both, for kernels: called on the host they cost as much as starting one.
 def ceil_div(numerator: int, denominator: int) -> int:
@@ -21,7 +23,46 @@ def power_of_2(number: int) -> int:
 
 
 def launch(kernel: Any, programs: tuple[int, ...], first: Tensor, *others: Any, **options: Any) -> None:  # noqa: ANN401
-    """Run a kernel on the device of its first argument, which may not be the current one."""
-    elsewhere = first.is_cuda and first.device.index != torch.cuda.current_device()
-    with torch.cuda.device(first.device) if elsewhere else contextlib.nullcontext():
+    """Run a kernel on the device of its first argument, which may not be the current one.
+
+    Args:
+        kernel: from ``triton.jit``.
+        programs: the grid.
+        first: an argument,
+        *others: and the others that are not constants.
+        **options: its constants, and options of the compiler.
+    """
+    if not first.is_cuda:  # Triton's interpreter
         kernel[programs](first, *others, enable_fp_fusion=True, **options)
+        return
+    elsewhere = first.device.index != torch.cuda.current_device()
+    with torch.cuda.device(first.device) if elsewhere else contextlib.nullcontext():
+        start(kernel, programs, (first, *others), options, first.device.index)
+
+
+def start(
+    kernel: Any,  # noqa: ANN401
+    programs: tuple[int, ...],
+    arguments: tuple[Any, ...],
+    options: dict[str, Any],
+    device: int,
+) -> None:
+    """What ``kernel[programs](...)`` does, in half of the host's time.
+
+    Triton works out anew for every launch which compiled kernel it needs. A step starts seven, and the step of a small
+    model is the host's time; so what was found is looked up by all that it depends on.
+    """
+    key = (kernel, device, *map(_kind, arguments), *options.values())
+    if key not in _compiled:
+        constants = [options[name] for name in kernel.arg_names[len(arguments) :]]
+        compiled = kernel.warmup(*arguments, grid=(1,), enable_fp_fusion=True, **options)
+        _compiled[key] = compiled, constants
+    compiled, constants = _compiled[key]
+    compiled[(*programs, 1, 1)[:3]](*arguments, *constants)
+
+
+def _kind(argument: Any) -> Any:  # noqa: ANN401
+    """What of an argument a kernel is compiled for: Triton looks at the alignment of pointers and divisors of ints."""
+    if isinstance(argument, Tensor):
+        return argument.dtype, argument.data_ptr() % 16 == 0
+    return argument if isinstance(argument, int) else type(argument)

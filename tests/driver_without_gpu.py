@@ -1,0 +1,80 @@
+"""A driver for Triton that starts nothing: kernels are compiled for a GPU, and what would be started is kept.
+
+Run by `test_gpu_kernels`, in a process of its own: the driver cannot be put back.
+"""
+
+import collections
+
+import torch
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+
+import torch_ggt.block
+import torch_ggt.products
+import torch_ggt.window
+from torch_ggt import GGT
+from torch_ggt.kernels import gpu, parameters, ring, root
+from torch_ggt.kernels.launch import start
+
+started = []
+
+
+class Utils:
+    def load_binary(self, *_):
+        return 0, 0, 32, 0, 1024  # module, function, registers, spills, threads
+
+    def get_device_properties(self, _):
+        return {"max_shared_mem": 232448, "multiprocessor_count": 132, "max_num_regs": 65536, "warpSize": 32}
+
+
+class Launcher:
+    def __init__(self, *_):
+        pass
+
+    def __call__(self, *arguments):
+        grid, stream_and_kernel, given = arguments[:3], arguments[3:6], arguments[9:]
+        pointers = [x.data_ptr() if isinstance(x, torch.Tensor) else x for x in given]
+        started.append((*grid, *stream_and_kernel, *map(str, pointers)))
+
+
+class Driver:
+    utils, launcher_cls = Utils(), Launcher
+
+    def get_current_device(self):
+        return 0
+
+    def get_current_stream(self, _):
+        return 0
+
+    def get_current_target(self):
+        return GPUTarget("cuda", 90, 32)
+
+
+def launch_both_ways(kernel, programs, *arguments, **options):
+    """By Triton itself and, twice, by `start`."""
+    kernel[programs](*arguments, enable_fp_fusion=True, **options)
+    for _ in range(2):
+        start(kernel, programs, arguments, options, 0)
+    by_triton, *ours = started
+    assert len(ours) == 2
+    assert by_triton == ours[0] == ours[1], kernel
+    started.clear()
+    counted[kernel.fn.__name__] += 1
+
+
+driver.set_active(Driver())
+counted = collections.Counter()
+for module in (gpu, parameters, ring, root):
+    module.launch = launch_both_ways
+for module in (torch_ggt.block, torch_ggt.window, torch_ggt.products):
+    module.gpu_kernels = lambda _: gpu
+for scope in ("model", "parameter"):
+    for dtype in (torch.float32, torch.bfloat16):
+        made = [torch.nn.Parameter(torch.zeros(shape)) for shape in ((16, 16), (7,), (3, 5))]
+        optimizer = GGT(made, window=20, scope=scope, window_dtype=dtype, solver="cholesky")
+        optimizer._report = lambda *_: None  # nothing was computed
+        for parameter in made:
+            parameter.grad = torch.randn_like(parameter)
+        for _ in range(2):
+            optimizer.step()
+print(dict(counted))
