@@ -3,9 +3,9 @@
 What bounds a pass, per element of W on an H200 (132 processors at about 1.8 GHz, 4.2 TB/s): memory delivers 1.05e12
 float32 or 2.1e12 bfloat16 per second. A float64 multiply-add runs at 1.5e13/s, but the instruction that widens float32
 to float64 at 3.8e12/s, not far from the bfloat16 stream. So there are two ways to widen: that instruction (W v), and
-moving the bits by integer operations (about 1e13/s), which leaves a power of two to be put right at the end (Wᵀ c, where
-it was faster). Both give the same float64 products. A float32 pair (TwoSum) would cost about nine float32 operations, 3.3e12/s, and lose its small
-half to underflow for gradients below 1e-17: no gain.
+moving the bits by integer operations, about 1e13/s, which leaves a power of two to be put right at the end (Wᵀ c, where
+it was faster). Both give the same float64 products. A float32 pair (TwoSum) would cost about nine float32 operations,
+3.3e12/s, and lose its small half to underflow for gradients below 1e-17: no gain.
 """
 # ruff: noqa: ANN001, ANN201, ANN202 - Triton infers the types of a kernel's arguments
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc, import-untyped, import-not-found"
