@@ -32,6 +32,7 @@ SHAPES = pytest.mark.parametrize(
         (8, [0, 64, 1024, 1088], 1088),  # aligned throughout
         (17, [0, 1100], 1101),
         (33, [0, 640], 704),
+        (5, [0, 64, 9000], 9001),  # several pieces of one matrix
     ],
 )
 
