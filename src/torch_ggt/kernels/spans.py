@@ -20,8 +20,8 @@ ALIGNMENT = 64
 # the order of the sums, and so their last bit, must not depend on the card.
 _PROGRAMS = 16384
 _ROWS_PER_PROGRAM = 4
-# Columns of a piece: two rounds of a program of 2048. Shorter ones took several times as long for small windows, most of
-# it to start programs (d = 1e6, r = 10: 0.07 ms for W v, which is 0.01 ms of memory).
+# Columns of a piece: two rounds of a program of 2048. Shorter ones took several times as long for small windows, most
+# of it to start programs (d = 1e6, r = 10: 0.07 ms for W v, which is 0.01 ms of memory).
 _SHORTEST = 4096
 
 
