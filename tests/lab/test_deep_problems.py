@@ -266,13 +266,17 @@ def test_targets_are_the_next_tokens(name):
 
 
 def literal_recurrent_loss(problem):
-    """Nats per token: each of the pieces of the validation text token by token, from zero state."""
+    """Nats per token: each of the pieces of the validation text token by token, after the end of the piece before."""
     stream = problem.validation.long()
     count = len(stream) - 1
     width = math.ceil(count / problem.evaluation_batch)
+    context = min(problem.evaluation_context, width)
+    rows = math.ceil(count / width)
+    padded = torch.cat([stream[:-1], torch.zeros(rows * width - count, dtype=torch.int64)])
     total = 0.0
     for begin in range(0, count, width):
-        hidden = None
+        end_before = begin if begin else rows * width
+        _, hidden = problem.model(padded[end_before - context : end_before, None])
         for position in range(begin, min(begin + width, count)):
             logits, hidden = problem.model(stream[position].view(1, 1), hidden)
             total -= logits.log_softmax(-1)[0, 0, stream[position + 1]].item()
@@ -302,7 +306,7 @@ def literal_window_loss(problem):
 def test_validation_counts_every_token_once(name, literal, length):
     """Whether the text divides into rows or not."""
     problem = tiny(name)
-    problem.evaluation_batch = 7
+    problem.evaluation_batch, problem.evaluation_context = 7, 20
     problem.validation = torch.cat([problem.validation, problem.validation])[:length]
     advance(problem, torch.optim.Adam(problem.parameters(), lr=1e-2), 5)
     numbers = problem.evaluate()
