@@ -10,7 +10,8 @@ from typing import Any
 
 from torch import Tensor
 
-from torch_ggt.block import WHOLE_BLOCK_KEYS, Block, Group, State, check_dense, common_device, describe
+from torch_ggt.block import WHOLE_BLOCK_KEYS, Block
+from torch_ggt.members import Group, State, check_dense, common_device, describe
 from torch_ggt.sharding import Claim, Sharding, digest
 from torch_ggt.window import Window, mend_gram
 

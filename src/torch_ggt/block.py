@@ -25,7 +25,7 @@ device of the parameter that holds it, with a copy on the others that makes the 
 """
 
 import itertools
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -37,26 +37,13 @@ from torch_ggt import products
 from torch_ggt.flatten import Layout
 from torch_ggt.kernels import gpu_kernels
 from torch_ggt.kernels.spans import ALIGNMENT, Spans
+from torch_ggt.members import Group, State, check_dense, common_device, describe, partition
 from torch_ggt.memory import allocate_window
 from torch_ggt.pieces import Piece, whole
 from torch_ggt.sharding import Local, Sharding
 from torch_ggt.window import GramRow, Window
 
-__all__ = [
-    "WHOLE_BLOCK_KEYS",
-    "Block",
-    "Candidate",
-    "Group",
-    "State",
-    "check_dense",
-    "common_device",
-    "describe",
-    "make_blocks",
-    "partition",
-]
-
-Group = dict[str, Any]
-State = MutableMapping[Tensor, dict[str, Any]]
+__all__ = ["WHOLE_BLOCK_KEYS", "Block", "Candidate", "make_blocks"]
 
 WHOLE_BLOCK_KEYS = ("gram", "decay", "momentum", "position", "count", "skipped")
 _WIDE = (torch.float64, torch.complex128)
@@ -395,14 +382,6 @@ class Block:
         return products.spans_of(self.window.rows, self._borders)
 
 
-def partition(groups: list[Group]) -> list[list[tuple[Group, Any]]]:
-    """The (param group, parameter) pairs of each full matrix; of saved groups, the pairs with saved indices."""
-    by_group = [[(group, p) for p in group["params"]] for group in groups]
-    members = [member for part in by_group for member in part]
-    parts = {"model": [members], "group": by_group, "parameter": [[member] for member in members]}
-    return [part for part in parts[groups[0]["scope"]] if part]
-
-
 class Candidate:
     """A row on its way into the window, and the momentum that goes with it.
 
@@ -453,25 +432,6 @@ def make_blocks(groups: list[Group], sharding: Sharding) -> list[list[Block]]:
     return matrices
 
 
-def describe(group: Group, parameter: Tensor, *, shape: bool = True) -> str:
-    """A parameter in words: by name if the optimizer was given names, else by its place in its group."""
-    named = "param_names" in group
-    index = next((i for i, p in enumerate(group.get("params", ())) if p is parameter), None)
-    words = f"parameter {group['param_names'][index]!r}" if named else f"parameter {index} of its group"
-    if not shape:
-        return words
-    return f"{words} of shape {tuple(parameter.shape)}" if named else f"{words}, of shape {tuple(parameter.shape)},"
-
-
-def check_dense(group: Group, parameter: Tensor) -> None:
-    """Raise if a gradient is sparse."""
-    if parameter.grad is not None and parameter.grad.is_sparse:
-        raise RuntimeError(
-            f"GGT does not support sparse gradients, and {describe(group, parameter)} has one. Use "
-            "sparse=False in the embedding, or give that parameter to torch.optim.SparseAdam."
-        )
-
-
 def _owner(matrix: list[Tensor], state: State) -> Tensor:
     """The parameter that holds a matrix's own state, the first one for a matrix that is new."""
     owner = next((p for p in matrix if "gram" in state[p]), None)
@@ -485,21 +445,3 @@ def _owner(matrix: list[Tensor], state: State) -> Tensor:
 
 def _device(parameter: Tensor) -> torch.device:
     return parameter.device
-
-
-def common_device(parameters: list[Tensor]) -> torch.device:
-    """The device of these parameters, which must be one on which steps can be made."""
-    devices = list(dict.fromkeys(p.device for p in parameters))
-    if len(devices) > 1:
-        raise RuntimeError(
-            f"GGT: parameters that were on one device are on several now ({', '.join(map(str, devices))}). Move the "
-            "model before the optimizer is made, or make a new optimizer and load the old one's state_dict()."
-        )
-    if devices[0].type == "meta":
-        raise RuntimeError(
-            "GGT: parameters are on the meta device and have no values to step; materialize the model first, "
-            "e.g. model.to_empty(device=...)"
-        )
-    if devices[0].type == "mps":
-        raise RuntimeError("GGT: the Gram matrix is float64, which the mps device does not have; use the CPU")
-    return devices[0]

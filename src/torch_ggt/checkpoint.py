@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torch_ggt.block import WHOLE_BLOCK_KEYS, partition
+from torch_ggt.block import WHOLE_BLOCK_KEYS
+from torch_ggt.members import partition
 from torch_ggt.sharding import digest
 
 __all__ = ["FORMAT_KEY", "FORMAT_VERSION", "Carried", "carry", "check_loadable", "in_one_piece", "summary", "unpack"]

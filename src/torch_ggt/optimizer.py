@@ -22,7 +22,8 @@ from torch.optim.optimizer import Optimizer, ParamsT
 
 from torch_ggt import checkpoint
 from torch_ggt.attach import attach, stale
-from torch_ggt.block import Block, Candidate, Group, describe, make_blocks
+from torch_ggt.block import Block, Candidate, make_blocks
+from torch_ggt.members import Group, describe
 from torch_ggt.options import check_agreement, check_options
 from torch_ggt.sharding import Claim, Local, Sharding, check_group, choose, reduce_step
 from torch_ggt.window import GramRow

@@ -15,8 +15,9 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
 from torch_ggt.attach import attach
-from torch_ggt.block import Block, Group
+from torch_ggt.block import Block
 from torch_ggt.flatten import Layout
+from torch_ggt.members import Group
 from torch_ggt.memory import readable, window_bytes
 from torch_ggt.optimizer import GGT
 from torch_ggt.window import Window
