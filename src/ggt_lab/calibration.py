@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from ggt_lab.results import Record
+from ggt_lab.results import Record, json_objects
 
 __all__ = [
     "Calibration",
@@ -135,16 +135,8 @@ def read_records(folders: Sequence[Path]) -> list[Record]:
 
     Folders of records begin with their date, and are read in that order.
     """
-    found: dict[str, Record] = {}
-    for folder in folders:
-        for file in sorted(folder.rglob("*.json")):
-            try:
-                record = json.loads(file.read_text())
-            except ValueError:
-                continue
-            if isinstance(record, dict) and "case" in record and isinstance(record.get("result"), dict):
-                found[record["case"]] = record
-    return list(found.values())
+    measured = (each for each in json_objects(folders) if "case" in each and isinstance(each.get("result"), dict))
+    return list({each["case"]: each for each in measured}.values())
 
 
 def measured_steps(records: Sequence[Record]) -> list[Measured]:

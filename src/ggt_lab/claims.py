@@ -17,6 +17,7 @@ from typing import Any
 
 from ggt_lab.bench.claims import speed_verdicts
 from ggt_lab.bench.run import read_cases
+from ggt_lab.results import write_whole
 from ggt_lab.verdict import Verdict
 
 __all__ = ["PAPER", "Row", "collect", "page", "write_claims"]
@@ -46,19 +47,11 @@ PAPER: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
-class Row:
-    """One statement of a claim, with its verdict and where that comes from."""
+class Row(Verdict):
+    """A verdict on one statement of a claim, and where it comes from."""
 
-    claim: str
-    statement: str
     status: str
     """ "holds", "does not hold", "undecided" or "not run"."""
-    paper: str
-    ours: str
-    spread: str | None
-    n: int
-    holds: bool | None
-    command: str
     record: str
     """The folder, below that of the records."""
 
@@ -84,7 +77,7 @@ def collect(records: Path) -> list[Row]:
     for claim, words in PAPER.items():
         mine = [row for row in rows if row.claim == claim]
         if not mine:
-            rows.append(Row(claim, words, "not run", words, "not run", None, 0, None, "", ""))
+            rows.append(Row(claim, words, words, "not run", None, 0, None, "", "not run", ""))
     order = list(PAPER)
     return sorted(rows, key=lambda row: order.index(row.claim))
 
@@ -106,8 +99,7 @@ def _verdicts(folder: Path, records: Path) -> list[tuple[Verdict, str]]:
 def _row(verdict: Verdict, where: str) -> Row:
     words = {True: "holds", False: "does not hold", None: "undecided"}
     status = words[verdict.holds] if verdict.n > 0 else "not run"
-    fields = asdict(verdict)
-    return Row(status=status, record=where, **fields)
+    return Row(**asdict(verdict), status=status, record=where)
 
 
 def page(rows: Sequence[Row], records: str) -> str:
@@ -144,16 +136,10 @@ def write_claims(records: Path, to: Path | None) -> list[Row]:
         raise ValueError(f"there is no folder {records} of records")
     rows = collect(records)
     content: dict[str, Any] = {"claims": [asdict(row) for row in rows]}
-    _write(records / "claims.json", json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    write_whole(records / "claims.json", json.dumps(content, indent=1, ensure_ascii=False) + "\n")
     if to is not None:
-        _write(to, page(rows, Path(os.path.relpath(records, to.parent)).as_posix()))
+        write_whole(to, page(rows, Path(os.path.relpath(records, to.parent)).as_posix()))
     return rows
-
-
-def _write(path: Path, text: str) -> None:
-    draft = path.with_name(path.name + ".draft")
-    draft.write_text(text)
-    draft.replace(path)
 
 
 def main() -> None:

@@ -12,7 +12,6 @@ import hashlib
 import json
 import math
 import multiprocessing
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -25,7 +24,7 @@ from ggt_lab.optimizers import optimizer_factory
 from ggt_lab.pool import waiting
 from ggt_lab.problems import problem_class
 from ggt_lab.problems.deep import DeepProblem
-from ggt_lab.results import Record, Results, environment
+from ggt_lab.results import Record, Results, environment, whole_file
 from ggt_lab.spectrum_log import SpectrumLog
 
 __all__ = ["SCHEDULES", "LongRun", "advance", "run_until"]
@@ -181,13 +180,8 @@ def _make_problem(run: LongRun) -> DeepProblem:
 
 
 def _save(parts: dict[str, Any], plain: dict[str, Any], path: Path) -> None:
-    """Whole or not at all."""
-    draft = path.with_suffix(".draft")
-    with draft.open("wb") as file:
+    with whole_file(path) as file:
         torch.save({**{name: part.state_dict() for name, part in parts.items()}, **plain}, file)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
 
 
 def _record(run: LongRun, problem: DeepProblem, status: str, curve: list[dict[str, Any]]) -> Record:

@@ -10,7 +10,7 @@ import torch
 from ggt_lab.optimizers import optimizer_factory
 from ggt_lab.problems import problem_class
 from ggt_lab.race import Run, standings
-from ggt_lab.results import Results
+from ggt_lab.results import Results, write_whole
 from ggt_lab.train import seed_everything, train
 from torch_ggt import GGT
 from torch_ggt.spectrum import SpectrumRecorder
@@ -80,8 +80,4 @@ def tuned_runs(folder: Path) -> list[Run]:
 def write_spectrum(spectrum: dict[str, Any], folder: Path, name: str) -> Path:
     """Write ``folder/spectrum-NAME.json``, which the report reads; whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"spectrum-{name}.json"
-    draft = path.with_suffix(".draft")
-    draft.write_text(json.dumps(spectrum, allow_nan=False) + "\n")
-    draft.replace(path)
-    return path
+    return write_whole(folder / f"spectrum-{name}.json", json.dumps(spectrum, allow_nan=False) + "\n")

@@ -3,7 +3,6 @@
 The window that the optimizer has anyway is read; the host waits for the device at recorded steps and at no others.
 """
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ggt_lab.results import whole_file
 from torch_ggt import GGT
 from torch_ggt.spectrum.eigenvalues import isotropic_moment, rounding_level
 from torch_ggt.window import Window
@@ -86,12 +86,8 @@ class SpectrumLog:
             "history": np.array(group["history"]),
         }
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_suffix(".draft")
-        with draft.open("wb") as file:
+        with whole_file(path) as file:
             np.savez_compressed(file, allow_pickle=False, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
         decay = beta2 ** torch.arange(window.size, dtype=torch.float64)
         momentum = beta1 if group["history"] == "momentum" else 0.0
         unstructured = isotropic_moment(decay, beta1=momentum, nesterov=group["nesterov"])

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ggt_lab.results import environment
+from ggt_lab.results import environment, write_whole
 
 __all__ = ["Figure", "Verdict", "markdown", "write_verdicts"]
 
@@ -61,8 +61,8 @@ def write_verdicts(
     }
     text = f"# {experiment}: {title}\n\n{markdown(verdicts)}\n"
     text += "".join(f"\n![{figure.alt}]({figure.path.name})\n" for figure in figures)
-    _write(folder / "verdicts.md", text)
-    return _write(folder / "verdicts.json", json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    write_whole(folder / "verdicts.md", text)
+    return write_whole(folder / "verdicts.json", json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 
 def markdown(verdicts: Sequence[Verdict]) -> str:
@@ -74,10 +74,3 @@ def markdown(verdicts: Sequence[Verdict]) -> str:
         cells = (f"{verdict.claim}: {verdict.statement}", words[verdict.holds], verdict.paper, ours, str(verdict.n))
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} | `{verdict.command}` |")
     return "\n".join(lines)
-
-
-def _write(path: Path, text: str) -> Path:
-    draft = path.with_name(path.name + ".draft")
-    draft.write_text(text)
-    draft.replace(path)
-    return path

@@ -23,7 +23,7 @@ from ggt_lab.bench.paper import paper
 from ggt_lab.bench.steps import NotInstalledError, step
 from ggt_lab.bench.timing import copy_bandwidth
 from ggt_lab.bench.training import training
-from ggt_lab.results import Record, environment
+from ggt_lab.results import Record, environment, json_objects
 
 __all__ = ["MEASURES", "measure_case", "read_cases", "run_cases", "unfinished"]
 
@@ -48,16 +48,8 @@ _LOG_TAIL = 1500
 
 def read_cases(folders: Iterable[Path]) -> list[Record]:
     """All records of cases below these folders, by file name; of a case measured twice the one read last."""
-    found: dict[str, Record] = {}
-    for folder in folders:
-        for file in sorted(folder.rglob("*.json")):
-            try:
-                record = json.loads(file.read_text())
-            except ValueError:
-                continue  # not whole: a kill came between, and the case will be run again
-            if isinstance(record, dict) and "case" in record and "kind" in record:
-                found[record["case"]] = record
-    return list(found.values())
+    cases = {each["case"]: each for each in json_objects(folders) if "case" in each and "kind" in each}
+    return list(cases.values())
 
 
 def run_cases(
