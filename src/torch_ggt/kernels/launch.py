@@ -52,7 +52,7 @@ def start(
     Triton works out anew for every launch which compiled kernel it needs. A step starts seven, and the step of a small
     model is the host's time; so what was found is looked up by all that it depends on.
     """
-    key = (kernel, device, *map(_kind, arguments), *options.values())
+    key = (kernel.fn, device, *map(_kind, arguments), *options.values())  # a kernel itself is slow to hash
     if key not in _compiled:
         constants = [options[name] for name in kernel.arg_names[len(arguments) :]]
         compiled = kernel.warmup(*arguments, grid=(1,), enable_fp_fusion=True, **options)
