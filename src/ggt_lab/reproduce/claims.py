@@ -8,9 +8,9 @@ More kinds: `ggt_lab.reproduce.courses` (how runs compare along the way) and `gg
 
 import math
 import statistics
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from ggt_lab.reproduce.compare import stdev
 from ggt_lab.results import Record
@@ -20,14 +20,16 @@ __all__ = [
     "AtMost",
     "Claim",
     "Compared",
+    "Finding",
     "GapAtEnd",
     "LowestAlong",
     "absent",
     "ends",
     "epochs_in_words",
+    "in_words",
     "mean_curve",
     "mean_curves",
-    "not_run",
+    "nothing_run",
     "standard_error",
 ]
 
@@ -35,12 +37,35 @@ Runs = Mapping[str, Sequence[Record]]
 """The full runs of each entrant; one that was not run is not there."""
 
 
-class Claim(Protocol):
-    """Something that full runs show or do not."""
+@dataclass(frozen=True)
+class Finding:
+    """What runs say about a claim: the part of its `Verdict` that comes from them."""
+
+    statement: str
+    ours: str
+    n: int
+    holds: bool | None
+    spread: str | None = None
+
+
+class Claim(ABC):
+    """Something that full runs show or do not. Its kinds are dataclasses that have these two among their fields."""
+
+    claim: str
+    paper: str
+
+    @abstractmethod
+    def judge(self, runs: Runs) -> Finding:
+        """What these runs say."""
 
     def verdict(self, runs: Runs, command: str) -> Verdict:
-        """Judge it."""
-        ...
+        """The same, with what is claimed and what makes these runs again."""
+        return Verdict(claim=self.claim, paper=self.paper, command=command, **vars(self.judge(runs)))
+
+
+def nothing_run(statement: str, missing: Sequence[str]) -> Finding:
+    """What can be said without the runs of these."""
+    return Finding(statement, f"not run: {', '.join(missing)}", n=0, holds=None)
 
 
 def mean_curves(runs: Runs, names: Sequence[str], key: str) -> dict[str, dict[int, float]]:
@@ -81,11 +106,6 @@ def absent(runs: Runs, *names: str) -> list[str]:
     return [name for name in names if not runs.get(name)]
 
 
-def not_run(claim: str, statement: str, paper: str, reason: str, command: str) -> Verdict:
-    """A claim that nothing was run for: n is 0."""
-    return Verdict(claim, statement, paper, ours=reason, spread=None, n=0, holds=None, command=command)
-
-
 def standard_error(own: Sequence[float], theirs: Sequence[float]) -> float:
     """Of the difference of two means; 0 if a value is not finite."""
     if not all(map(math.isfinite, [*own, *theirs])):
@@ -94,7 +114,7 @@ def standard_error(own: Sequence[float], theirs: Sequence[float]) -> float:
 
 
 @dataclass(frozen=True)
-class LowestAlong:
+class LowestAlong(Claim):
     """``who`` is below each of ``others`` at every epoch from ``first`` on."""
 
     claim: str
@@ -104,13 +124,12 @@ class LowestAlong:
     paper: str
     first: int = 1
 
-    def verdict(self, runs: Runs, command: str) -> Verdict:
+    def judge(self, runs: Runs) -> Finding:
         """Count the epochs at which it is, against each."""
-        statement = f"{self.who} has the lowest {_words(self.key)} at every epoch from {self.first} on"
+        statement = f"{self.who} has the lowest {in_words(self.key)} at every epoch from {self.first} on"
         present = [other for other in self.others if not absent(runs, other)]
         if absent(runs, self.who) or not present:
-            missing = absent(runs, self.who, *self.others)
-            return not_run(self.claim, statement, self.paper, f"not run: {', '.join(missing)}", command)
+            return nothing_run(statement, absent(runs, self.who, *self.others))
         curves = mean_curves(runs, [self.who, *present], self.key)
         own = curves[self.who]
         epochs = [epoch for epoch in own if epoch >= self.first]
@@ -122,20 +141,16 @@ class LowestAlong:
             where = f", not at {epochs_in_words(losing)}" if losing else ""
             parts.append(f"{other}: {len(epochs) - len(losing)} of {len(epochs)} epochs{where}")
         parts += [f"{other}: not run" for other in absent(runs, *self.others)]
-        return Verdict(
-            claim=self.claim,
+        return Finding(
             statement=statement,
-            paper=self.paper,
             ours=f"below {'; '.join(parts)}",
-            spread=None,
             n=len(runs[self.who]),
             holds=holds,
-            command=command,
         )
 
 
 @dataclass(frozen=True)
-class GapAtEnd:
+class GapAtEnd(Claim):
     """``key`` of ``who`` ends below that of ``other`` by at least ``gap`` (negative: above by no more than that)."""
 
     claim: str
@@ -145,28 +160,25 @@ class GapAtEnd:
     gap: float
     paper: str
 
-    def verdict(self, runs: Runs, command: str) -> Verdict:
+    def judge(self, runs: Runs) -> Finding:
         """Compare means over seeds."""
         sense = f"at least {self.gap:g} below" if self.gap >= 0 else f"at most {-self.gap:g} above"
-        statement = f"{_words(self.key)} at the end: {self.who} {sense} {self.other}"
+        statement = f"{in_words(self.key)} at the end: {self.who} {sense} {self.other}"
         if missing := absent(runs, self.who, self.other):
-            return not_run(self.claim, statement, self.paper, f"not run: {', '.join(missing)}", command)
+            return nothing_run(statement, missing)
         own, theirs = (ends(runs[name], self.key) for name in (self.who, self.other))
         difference = statistics.fmean(theirs) - statistics.fmean(own)
-        return Verdict(
-            claim=self.claim,
+        return Finding(
             statement=statement,
-            paper=self.paper,
             ours=f"{statistics.fmean(own):.4g} against {statistics.fmean(theirs):.4g}: {difference:+.4f} below",
             spread=f"± {2 * standard_error(own, theirs):.4f} (two standard errors)",
             n=len(own),
             holds=difference >= self.gap,
-            command=command,
         )
 
 
 @dataclass(frozen=True)
-class AtMost:
+class AtMost(Claim):
     """``key`` of ``who`` is at most ``value`` at some epoch (mean over seeds)."""
 
     claim: str
@@ -175,41 +187,38 @@ class AtMost:
     value: float
     paper: str
 
-    def verdict(self, runs: Runs, command: str) -> Verdict:
+    def judge(self, runs: Runs) -> Finding:
         """Look for the best epoch."""
-        words = f"{self.who} reaches a {_words(self.key)} of {self.value:g}"
+        words = f"{self.who} reaches a {in_words(self.key)} of {self.value:g}"
         if absent(runs, self.who):
-            return not_run(self.claim, words, self.paper, f"not run: {self.who}", command)
+            return nothing_run(words, [self.who])
         curve = mean_curve(runs[self.who], self.key)
         epoch = min(curve, key=lambda e: curve[e])
-        return Verdict(
-            claim=self.claim,
+        return Finding(
             statement=f"{words} within {max(curve)} epochs",
-            paper=self.paper,
             ours=f"{curve[epoch]:.4g} at epoch {epoch}, {curve[max(curve)]:.4g} at the end",
             spread=f"± {stdev(ends(runs[self.who], self.key)):.4f} over seeds at the end",
             n=len(runs[self.who]),
             holds=curve[epoch] <= self.value,
-            command=command,
         )
 
 
 @dataclass(frozen=True)
-class Compared:
+class Compared(Claim):
     """``who`` ends lowest beside optimizers that the paper does not know; no claim of the paper depends on it."""
 
     claim: str
     who: str
     others: tuple[str, ...]
     key: str
+    paper: str = "not compared"
 
-    def verdict(self, runs: Runs, command: str) -> Verdict:
+    def judge(self, runs: Runs) -> Finding:
         """Every end, with its difference."""
-        statement = f"beyond the paper: {self.who} ends with a lower {_words(self.key)} than {', '.join(self.others)}"
+        statement = f"beyond the paper: {self.who} ends with a lower {in_words(self.key)} than {', '.join(self.others)}"
         present = [other for other in self.others if not absent(runs, other)]
         if absent(runs, self.who) or not present:
-            missing = ", ".join(absent(runs, self.who, *self.others))
-            return not_run(self.claim, statement, "not compared", f"not run: {missing}", command)
+            return nothing_run(statement, absent(runs, self.who, *self.others))
         own = ends(runs[self.who], self.key)
         mean = statistics.fmean(own)
         parts, holds = [], True
@@ -221,19 +230,17 @@ class Compared:
                 f"{other} {statistics.fmean(theirs):.4g} ({difference:+.4f} ± {2 * standard_error(own, theirs):.4f})"
             )
         parts += [f"{other} not run" for other in absent(runs, *self.others)]
-        return Verdict(
-            claim=self.claim,
+        return Finding(
             statement=statement,
-            paper="not compared",
             ours=f"{self.who} {mean:.4g}; {'; '.join(parts)}",
             spread=f"± {stdev(own):.4f} over seeds",
             n=len(own),
             holds=None if holds and absent(runs, *self.others) else holds,
-            command=command,
         )
 
 
-def _words(key: str) -> str:
+def in_words(key: str) -> str:
+    """The name of a number as people write it."""
     return key.replace("_", " ")
 
 

@@ -16,7 +16,7 @@ from ggt_lab.names import unknown
 from ggt_lab.optimizers import missing_package
 from ggt_lab.race import beyond_the_edge, standings
 from ggt_lab.reproduce.base import Settings
-from ggt_lab.reproduce.claims import Claim
+from ggt_lab.reproduce.claims import Claim, in_words
 from ggt_lab.reproduce.seconds import FirstInSeconds, StepTimes
 from ggt_lab.results import Record, Results
 from ggt_lab.verdict import Figure, Verdict
@@ -283,7 +283,7 @@ class DeepRace:
         variants = {name: found for name, found in runs.items() if name in self._variants}
         bases = {self._variants[name].of for name in variants}
         timed = {name: found for name, found in own.items() if name in self._step_ms}
-        words = " and ".join(key.replace("_", " ") for key in self._keys)
+        words = " and ".join(in_words(key) for key in self._keys)
         figures = []
         for file, shown, by in (
             ("epochs", own, "epoch"),

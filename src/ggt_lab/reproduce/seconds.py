@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ggt_lab.bench.run import read_cases
-from ggt_lab.reproduce.claims import Runs, absent, mean_curve, not_run
+from ggt_lab.reproduce.claims import Claim, Finding, Runs, absent, in_words, mean_curve, nothing_run
 from ggt_lab.results import Record
-from ggt_lab.verdict import Verdict
 
 __all__ = ["FirstInSeconds", "StepTimes", "new_minima", "read_step_times", "seconds_curve", "time_to"]
 
@@ -64,7 +63,7 @@ def read_step_times(folder: Path) -> StepTimes:
 
 
 @dataclass(frozen=True)
-class FirstInSeconds:
+class FirstInSeconds(Claim):
     """``who`` is the first, in seconds, at every level of ``key`` that one of ``others`` reaches (``wins``), or is not.
 
     The levels are the new minima, epoch by epoch, of each other's mean curve. Between its own epochs the curve of
@@ -81,14 +80,14 @@ class FirstInSeconds:
     wins: bool = True
     times: StepTimes | None = None
 
-    def verdict(self, runs: Runs, command: str) -> Verdict:
+    def judge(self, runs: Runs) -> Finding:
         """Count the levels, and how many times sooner."""
         sense = "first" if self.wins else "not always the first"
-        statement = f"in seconds {self.who} is {sense} to reach every {self.key.replace('_', ' ')} that others reach"
+        statement = f"in seconds {self.who} is {sense} to reach every {in_words(self.key)} that others reach"
         if missing := absent(runs, self.who, *self.others):
-            return not_run(self.claim, statement, self.paper, f"not run: {', '.join(missing)}", command)
+            return nothing_run(statement, missing)
         if reason := self._unusable(runs):
-            return not_run(self.claim, statement, self.paper, f"not judged: {reason}", command)
+            return Finding(statement, f"not judged: {reason}", n=0, holds=None)
         assert self.times is not None
         ms = self.times.milliseconds(self.model)
         own = seconds_curve(runs[self.who], self.key, ms[self.who])
@@ -103,15 +102,11 @@ class FirstInSeconds:
             parts.append(f"{other} ({ms[other]:.2f} ms a step): first to {won} of {len(found)} levels{sooner}")
             ratios += found
         everywhere = all(ratio > 1 for ratio in ratios)
-        return Verdict(
-            claim=self.claim,
+        return Finding(
             statement=statement,
-            paper=self.paper,
             ours=f"{self.who} {ms[self.who]:.2f} ms a step; against {'; '.join(parts)}",
-            spread=None,
             n=len(runs[self.who]),
             holds=everywhere == self.wins if ratios else None,
-            command=command,
         )
 
     def _unusable(self, runs: Runs) -> str:

@@ -14,7 +14,6 @@ from ggt_lab.eigenvalues import median_filter
 from ggt_lab.longrun import LongRun
 from ggt_lab.names import unknown
 from ggt_lab.reproduce.base import Settings
-from ggt_lab.reproduce.claims import not_run
 from ggt_lab.reproduce.deep import DeepRace
 from ggt_lab.results import Record
 from ggt_lab.spectrum_log import read_spectra
@@ -91,10 +90,7 @@ class SpectraOverTraining:
             if self._records_of(part, records)
         ]
         missing = [name for name in self._all if name not in runs]
-        found += [
-            not_run("E1", f"spectra of {n} were recorded", "CNN and RNN", f"not run: {n}", command) for n in missing
-        ]
-        return found
+        return found + [_not_run(f"spectra of {n} were recorded", "CNN and RNN", n, command) for n in missing]
 
     def draw(self, records: Sequence[Record], folder: Path) -> list[Figure]:
         """One heat-map per model, of the first seed."""
@@ -145,6 +141,10 @@ def condition_between(record: Record, start: float, end: float, *, largest: bool
     return max(part) if largest else statistics.median(part)
 
 
+def _not_run(statement: str, paper: str, name: str, command: str) -> Verdict:
+    return Verdict("E1", statement, paper, f"not run: {name}", spread=None, n=0, holds=None, command=command)
+
+
 def _verdict(
     statement: str, paper: str, runs: Sequence[Record], shown: Mapping[str, Sequence[float]], holds: bool, command: str
 ) -> Verdict:
@@ -168,7 +168,7 @@ def _around_thousand(name: str, runs: Mapping[str, Sequence[Record]], command: s
     statement = f"{name}: the condition number in mid-training is of the order of 10³ (10^2.5 to 10^3.5)"
     paper = "a condition number of ~10³ in each case"
     if name not in runs:
-        return not_run("E1", statement, paper, f"not run: {name}", command)
+        return _not_run(statement, paper, name, command)
     middle = [condition_between(run, 0.25, 0.75) for run in runs[name]]
     low, high = _AROUND_THOUSAND
     return _verdict(
@@ -180,7 +180,7 @@ def _rises(runs: Mapping[str, Sequence[Record]], command: str) -> Verdict:
     statement = "CNN: gradients are more anisotropic at the end (last tenth) than in mid-training"
     paper = "the condition number surges near the end"
     if "CNN" not in runs:
-        return not_run("E1", statement, paper, "not run: CNN", command)
+        return _not_run(statement, paper, "CNN", command)
     shown = {
         "condition in mid-training": [condition_between(run, 0.25, 0.75) for run in runs["CNN"]],
         "at the end": [condition_between(run, 0.9, 1.0) for run in runs["CNN"]],
@@ -198,8 +198,7 @@ def _early(runs: Mapping[str, Sequence[Record]], command: str) -> list[Verdict]:
     isotropic, enormous = "more isotropic within the first few epochs, then stable", "an early condition number of ~10⁶"
     if "RNN" not in runs:
         return [
-            not_run("E1", statement, paper, "not run: RNN", command)
-            for statement, paper in ((falls, isotropic), (reaches, enormous))
+            _not_run(statement, paper, "RNN", command) for statement, paper in ((falls, isotropic), (reaches, enormous))
         ]
     first = [condition_between(run, 0.0, 0.2, largest=True) for run in runs["RNN"]]
     fourth = [condition_between(run, 0.6, 0.8) for run in runs["RNN"]]
