@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from ggt_lab.results import Record, json_objects
+from ggt_lab.whole import write_whole
 
 __all__ = [
     "Calibration",
@@ -245,4 +246,4 @@ def load_calibration(file: Path = SHIPPED) -> Calibration:
 def write_calibration(calibration: Calibration, errors: Mapping[str, float], file: Path = SHIPPED) -> None:
     """Write it, with the relative error of each case when predicted from the others."""
     content = {"calibration": dataclasses.asdict(calibration), "errors": dict(errors)}
-    file.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    write_whole(file, json.dumps(content, indent=1, ensure_ascii=False) + "\n")

@@ -17,8 +17,8 @@ from typing import Any
 
 from ggt_lab.bench.claims import speed_verdicts
 from ggt_lab.bench.run import read_cases
-from ggt_lab.results import write_whole
 from ggt_lab.verdict import Verdict
+from ggt_lab.whole import write_whole
 
 __all__ = ["PAPER", "Row", "collect", "page", "write_claims"]
 

@@ -24,8 +24,9 @@ from ggt_lab.optimizers import optimizer_factory
 from ggt_lab.pool import waiting
 from ggt_lab.problems import problem_class
 from ggt_lab.problems.deep import DeepProblem
-from ggt_lab.results import Record, Results, environment, whole_file
+from ggt_lab.results import Record, Results, environment
 from ggt_lab.spectrum_log import SpectrumLog
+from ggt_lab.whole import whole_file
 
 __all__ = ["SCHEDULES", "LongRun", "advance", "run_until"]
 

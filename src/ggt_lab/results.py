@@ -1,6 +1,5 @@
 """Results as JSON lines: appended as a whole or not at all, and read back whatever a crash left behind."""
 
-import contextlib
 import json
 import os
 import platform
@@ -9,33 +8,15 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 
 import torch_ggt
 
-__all__ = ["Results", "command_line", "environment", "json_objects", "whole_file", "write_whole"]
+__all__ = ["Results", "command_line", "environment", "json_objects"]
 
 Record = dict[str, Any]
-
-
-@contextlib.contextmanager
-def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """A file to write that is at ``path`` as a whole or not at all, whatever comes between."""
-    draft = path.with_name(path.name + ".draft")
-    with draft.open("wb") as file:
-        yield file
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
-
-
-def write_whole(path: Path, text: str) -> Path:
-    """The same for a text; the path."""
-    with whole_file(path) as file:
-        file.write(text.encode())
-    return path
 
 
 def json_objects(folders: Iterable[Path]) -> Iterator[Record]:

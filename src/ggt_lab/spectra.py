@@ -10,8 +10,9 @@ import torch
 from ggt_lab.optimizers import optimizer_factory
 from ggt_lab.problems import problem_class
 from ggt_lab.race import Run, standings
-from ggt_lab.results import Results, write_whole
+from ggt_lab.results import Results
 from ggt_lab.train import seed_everything, train
+from ggt_lab.whole import write_whole
 from torch_ggt import GGT
 from torch_ggt.spectrum import SpectrumRecorder
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ggt_lab.results import whole_file
+from ggt_lab.whole import whole_file
 from torch_ggt import GGT
 from torch_ggt.spectrum.eigenvalues import isotropic_moment, rounding_level
 from torch_ggt.window import Window

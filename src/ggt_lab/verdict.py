@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ggt_lab.results import environment, write_whole
+from ggt_lab.results import environment
+from ggt_lab.whole import write_whole
 
 __all__ = ["Figure", "Verdict", "markdown", "write_verdicts"]
 

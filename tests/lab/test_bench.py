@@ -404,7 +404,7 @@ def test_figures_are_drawn_from_records_alone(tmp_path):
 def test_ggt_bench_measures_sums_up_and_goes_on(tmp_path, monkeypatch, capsys):
     small = {"figure": "step", "d": 50, "r": 2, "rounds": 2}
     wanted = [Case("cpu_step_d300000_r100", "cpu", small), Case("cpu_bad", "cpu", {**small, "figure": "none"})]
-    monkeypatch.setattr(command, "cases", lambda what, *, quick: wanted)
+    monkeypatch.setattr(run, "cases", lambda what, *, quick: wanted)
     command.BenchCommand(device="cpu", out=tmp_path, seconds=0).run()
     assert "2 cases are left" in capsys.readouterr().out
     command.BenchCommand(device="cpu", out=tmp_path).run()

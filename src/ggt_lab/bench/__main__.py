@@ -1,14 +1,11 @@
 """``python -m ggt_lab.bench``: measure, and sum up. Needs torch and numpy alone."""
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
-import torch
-
 from ggt_lab.bench.cases import KINDS, cases
-from ggt_lab.bench.run import read_cases, run_cases, unfinished
+from ggt_lab.bench.run import read_cases, run_cases, unfinished, wanted_cases
 from ggt_lab.bench.summary import write_summary
 from ggt_lab.results import Record
 
@@ -21,9 +18,7 @@ def main() -> int:
         prog="python -m ggt_lab.bench", description="What a step costs, one JSON per case."
     )
     parser.add_argument("--what", nargs="+", choices=KINDS, help="kinds of cases; all that this machine can run")
-    parser.add_argument(
-        "--out", type=Path, default=Path(os.environ.get("OUT", "out/bench")), help="folder of the JSONs"
-    )
+    parser.add_argument("--out", type=Path, default=Path("out/bench"), help="folder of the JSONs")
     parser.add_argument("--device", choices=("cuda", "cpu"), help="cuda where there is one")
     parser.add_argument("--quick", action="store_true", help="only the cases with a promised figure")
     parser.add_argument("--seconds", type=float, help="stop after so long; the same command goes on")
@@ -33,18 +28,13 @@ def main() -> int:
     if arguments.records:
         _sum_up(read_cases(arguments.records), arguments.out)
         return 0
-    device = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    if device == "cuda" and not torch.cuda.is_available():
-        parser.error("--device cuda, but torch sees no CUDA device here")
-    what = arguments.what or ([kind for kind in KINDS if kind != "cpu"] if device == "cuda" else ["cpu"])
-    wanted = cases(what, quick=arguments.quick)
     if arguments.list:
-        print("\n".join(case.name for case in wanted))
+        print("\n".join(case.name for case in cases(arguments.what or KINDS, quick=arguments.quick)))
         return 0
-    if device == "cpu" and set(what) - {"cpu"}:
-        parser.error(
-            f"{', '.join(sorted(set(what) - {'cpu'}))} need a GPU at these sizes, and torch sees none; --what cpu"
-        )
+    try:
+        wanted, device = wanted_cases(arguments.what or (), arguments.device, quick=arguments.quick)
+    except ValueError as error:
+        parser.error(str(error))
 
     def say(record: Record) -> None:
         print(f"{record['case']}: {record['status']} {record.get('error', '')}".rstrip(), flush=True)

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from ggt_lab.bench.cases import Case
+from ggt_lab.bench.cases import KINDS, Case, cases
 from ggt_lab.bench.cpu import cpu
 from ggt_lab.bench.kernels import kernels, root
 from ggt_lab.bench.paper import paper
@@ -24,8 +24,9 @@ from ggt_lab.bench.steps import NotInstalledError, step
 from ggt_lab.bench.timing import copy_bandwidth
 from ggt_lab.bench.training import training
 from ggt_lab.results import Record, environment, json_objects
+from ggt_lab.whole import write_whole
 
-__all__ = ["MEASURES", "measure_case", "read_cases", "run_cases", "unfinished"]
+__all__ = ["MEASURES", "measure_case", "read_cases", "run_cases", "unfinished", "wanted_cases"]
 
 MEASURES: dict[str, Callable[..., dict[str, Any]]] = {
     "steps": step,
@@ -50,6 +51,31 @@ def read_cases(folders: Iterable[Path]) -> list[Record]:
     """All records of cases below these folders, by file name; of a case measured twice the one read last."""
     cases = {each["case"]: each for each in json_objects(folders) if "case" in each and "kind" in each}
     return list(cases.values())
+
+
+def wanted_cases(what: Sequence[str], device: str | None, *, quick: bool) -> tuple[list[Case], str]:
+    """What a person wants measured, and on which device.
+
+    Args:
+        what: kinds of cases; none: all that the device can.
+        device: "cuda" or "cpu"; None: cuda where there is one.
+        quick: only what was promised.
+
+    Raises:
+        ValueError: there is no such kind or device, or it cannot be measured here.
+    """
+    gpu = torch.cuda.is_available()
+    device = device or ("cuda" if gpu else "cpu")
+    if device not in ("cuda", "cpu"):
+        raise ValueError(f"device must be cuda or cpu, got {device!r}")
+    if device == "cuda" and not gpu:
+        raise ValueError("torch sees no CUDA device here; --device cpu measures the CPU's step")
+    of_a_gpu = [kind for kind in KINDS if kind != "cpu"]
+    wanted = cases(what or (of_a_gpu if device == "cuda" else ["cpu"]), quick=quick)
+    too_large = [kind for kind in what if kind in of_a_gpu]
+    if device == "cpu" and too_large:
+        raise ValueError(f"{', '.join(too_large)} need a GPU at their sizes; without a GPU there is --what cpu")
+    return wanted, device
 
 
 def run_cases(
@@ -164,7 +190,7 @@ def _in_a_process(
     failed.update(status="failed", error=words, log=tail, seconds=time.perf_counter() - start)
     # Nothing here may touch the device: this process only waits for others.
     failed["environment"] = {"torch": torch.__version__, "command": " ".join(sys.argv[1:])}
-    _write(file, failed)
+    write_whole(file, json.dumps(failed, indent=1))
     return failed
 
 
@@ -173,14 +199,8 @@ def _child(case: Case, file: Path, log: Path, device: str, arguments: list[str])
     with log.open("wb") as to:
         os.dup2(to.fileno(), 1)
         os.dup2(to.fileno(), 2)
-    _write(file, measure_case(case, torch.device(device)))
+    write_whole(file, json.dumps(measure_case(case, torch.device(device)), indent=1))
     os._exit(0)  # a device that failed may hang when it is put away in good order
-
-
-def _write(file: Path, record: Record) -> None:
-    part = file.with_suffix(".part")
-    part.write_text(json.dumps(record, indent=1))
-    part.replace(file)
 
 
 def unfinished(cases: Collection[Case], records: Sequence[Record]) -> list[Case]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ggt_lab.results import Record
+from ggt_lab.whole import write_whole
 
 __all__ = ["Line", "Promise", "figures", "promises", "write_summary"]
 
@@ -162,7 +163,7 @@ def _compared_lines(kind: str, result: dict[str, Any], about: dict[str, str]) ->
 
 
 def promises(records: Sequence[Record]) -> list[Promise]:
-    """What issue 4 must show, each with its target and the figure measured."""
+    """What was promised of speed, each with its target and the figure measured."""
     by_name = {record["case"]: record["result"] for record in records if record.get("status") == "done"}
     found: list[Promise] = []
 
@@ -221,7 +222,7 @@ def write_summary(records: Sequence[Record], file: Path) -> tuple[list[Line], li
         "environments": _different(record.get("environment", {}) for record in records),
     }
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    write_whole(file, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
     return lines, promised
 
 

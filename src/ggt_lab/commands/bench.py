@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from rich.table import Table
 
-from ggt_lab.bench.cases import KINDS, Case, cases
-from ggt_lab.bench.run import read_cases, run_cases, unfinished
+from ggt_lab.bench.cases import Case
+from ggt_lab.bench.run import read_cases, run_cases, unfinished, wanted_cases
 from ggt_lab.bench.summary import Line, Promise, write_summary
 from ggt_lab.commands.console import console, progress_bar
 from ggt_lab.figures.speed import draw_speed
@@ -42,15 +41,7 @@ class BenchCommand:
                 raise ValueError(f"no such folder of records: {', '.join(missing)}")
             self._sum_up(read_cases(self.records))
             return
-        device = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
-        if device not in ("cuda", "cpu"):
-            raise ValueError(f"device must be cuda or cpu, got {device!r}")
-        what = self.what or (tuple(kind for kind in KINDS if kind != "cpu") if device == "cuda" else ("cpu",))
-        wanted = cases(what, quick=self.quick)
-        if device == "cpu" and set(what) != {"cpu"}:
-            raise ValueError("without a GPU there is --what cpu; the other kinds are too large")
-        if device == "cuda" and not torch.cuda.is_available():
-            raise ValueError("torch sees no CUDA device here; --device cpu measures the CPU's step")
+        wanted, device = wanted_cases(self.what, self.device, quick=self.quick)
         records = self._measure(wanted, device)
         self._sum_up(read_cases([self.out]))
         for record in records:

@@ -13,6 +13,7 @@ from ggt_lab.figures.scale import draw_scale
 from ggt_lab.plan import make_plan
 from ggt_lab.quantities import readable_bytes, readable_seconds
 from ggt_lab.scale import GPUS, MODELS, Network, Noise, Scaled, columns_of_a_rank, largest, scale_step, training_step_s
+from ggt_lab.whole import write_whole
 
 __all__ = ["ScaleCommand", "affordable", "scale_table"]
 
@@ -35,8 +36,8 @@ class ScaleCommand:
         """Predict, write, and show."""
         rows = scale_table(self.window, self.dtype)
         self.out.mkdir(parents=True, exist_ok=True)
-        (self.out / "scale.json").write_text(json.dumps(rows, indent=1) + "\n")
-        (self.out / "scale.md").write_text(_markdown(rows))
+        write_whole(self.out / "scale.json", json.dumps(rows, indent=1) + "\n")
+        write_whole(self.out / "scale.md", _markdown(rows))
         files = draw_scale(rows, self.out / "scale")
         table = Table(title=_title(rows))
         for heading in _HEADINGS:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from ggt_lab import whole
+
 __all__ = [
     "DataError",
     "DownloadError",
@@ -100,21 +102,15 @@ def _refuse(what: str, published: PublishedFile, complaint: str | None) -> None:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """Open a file for writing that bears its name only once it is complete and on disk.
-
-    Whatever goes wrong before, the name keeps what it had and nothing half-written is left behind.
+    """`ggt_lab.whole.whole_file` for data, which several processes may write at once, with errors for its users.
 
     Raises:
         DataError: no room on the disk, no permission, or no folder.
     """
-    part = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("xb") as file:
+        with whole.whole_file(path, draft=path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")) as file:
             yield file
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
     except OSError as error:
         problem = _WRITE_PROBLEMS.get(error.errno or 0)
         if problem is None:
@@ -123,15 +119,6 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
             f"could not write {path}: {problem} ({error.strerror}). Nothing was kept. "
             "Make room, or set GGT_CACHE to another folder, and run again."
         ) from error
-    finally:
-        _remove(part)
-
-
-def _remove(part: Path) -> None:
-    try:
-        part.unlink(missing_ok=True)
-    except OSError:
-        return  # the folder itself cannot be written or reached, so there is nothing of ours in it
 
 
 def local_folder(folder: Path | str | None) -> Path | None:
