@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from ggt_lab.longrun import SCHEDULES, LongRun
-from ggt_lab.reproduce import Settings, chosen_experiment, experiment, reproduce
+from ggt_lab.reproduce import Settings, chosen_experiment, default_folder, experiment, reproduce
 from ggt_lab.reproduce.claims import AtMost, Compared, GapAtEnd, LowestAlong, mean_curve
 from ggt_lab.reproduce.courses import AlikeAlong, EarlyLead, FastestAfterDecays
 from ggt_lab.reproduce.deep import DeepRace
@@ -362,6 +362,10 @@ def test_time_is_up_and_the_same_call_goes_on(tmp_path):
     assert rest.left == 0
     assert {verdict.claim for verdict in rest.verdicts} == {"R1", "R2", "R3"}
     assert not (tmp_path / "kept").exists()
+
+
+def test_a_smoke_test_has_a_folder_of_its_own():
+    assert default_folder("R1", smoke=True) != default_folder("R1", smoke=False)
 
 
 def test_reproduces_with_torch_and_numpy_alone(tmp_path):

@@ -12,7 +12,7 @@ import tyro
 from rich.table import Table
 
 from ggt_lab.commands.console import all_cores, console, progress_bar
-from ggt_lab.reproduce import Settings, chosen_experiment, reproduce
+from ggt_lab.reproduce import Settings, chosen_experiment, default_folder, reproduce
 from ggt_lab.results import command_line
 from ggt_lab.verdict import Verdict
 
@@ -53,7 +53,7 @@ class ReproduceCommand:
         chosen = chosen_experiment(self.name, entrants=self.entrants, epochs=self.epochs, step_times=self.step_times)
         if self.data is not None:
             os.environ["GGT_DATA"] = str(self.data.resolve())  # the processes that train inherit it
-        folder = self.out or Path("out/reproduce") / (self.name + ("-smoke" if self.smoke else ""))
+        folder = self.out or default_folder(self.name, smoke=self.smoke)
         seeds = self.seeds or (1 if self.smoke else chosen.seeds)
         with progress_bar(folder / "results.jsonl") as report:
             outcome = reproduce(

@@ -10,7 +10,16 @@ from ggt_lab.reproduce.deep_experiments import DEEP_EXPERIMENTS
 from ggt_lab.reproduce.seconds import read_step_times
 from ggt_lab.reproduce.spectra import SpectraOverTraining
 
-__all__ = ["Experiment", "Outcome", "Settings", "chosen_experiment", "experiment", "experiment_names", "reproduce"]
+__all__ = [
+    "Experiment",
+    "Outcome",
+    "Settings",
+    "chosen_experiment",
+    "default_folder",
+    "experiment",
+    "experiment_names",
+    "reproduce",
+]
 
 _SMALL = ("S1", "S2", "T1", "T2", "T3", "P1")
 _DEEP: dict[str, DeepRace | SpectraOverTraining] = {each.name: each for each in DEEP_EXPERIMENTS}
@@ -19,6 +28,11 @@ _DEEP: dict[str, DeepRace | SpectraOverTraining] = {each.name: each for each in 
 def experiment_names() -> list[str]:
     """What can be reproduced."""
     return [*_SMALL, *_DEEP]
+
+
+def default_folder(name: str, *, smoke: bool) -> Path:
+    """Where results go unless somebody says otherwise; those of a smoke test never beside others."""
+    return Path("out/reproduce") / (name + ("-smoke" if smoke else ""))
 
 
 def experiment(name: str) -> Experiment:

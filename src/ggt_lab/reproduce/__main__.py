@@ -7,7 +7,7 @@ import shlex
 import time
 from pathlib import Path
 
-from ggt_lab.reproduce import Settings, chosen_experiment, experiment_names, reproduce
+from ggt_lab.reproduce import Settings, chosen_experiment, default_folder, experiment_names, reproduce
 from ggt_lab.verdict import markdown
 
 
@@ -39,7 +39,7 @@ def main() -> None:
         os.environ["GGT_DATA"] = str(arguments.data.resolve())  # the processes that train inherit it
     outcome = reproduce(
         chosen,
-        arguments.out or Path("out/reproduce") / arguments.name,
+        arguments.out or default_folder(arguments.name, smoke=arguments.smoke),
         Settings(
             arguments.seeds or (1 if arguments.smoke else chosen.seeds),
             smoke=arguments.smoke,
