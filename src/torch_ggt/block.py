@@ -228,9 +228,14 @@ class Block:
 
     def gather(self, *, beta1: float, nesterov: bool) -> "Candidate":
         """Flatten the gradients and add momentum: the row that would enter the window. Writes no state."""
-        by_kernel = self._gather_by_kernel(beta1, nesterov)
-        if by_kernel is not None:
-            return by_kernel
+        kernels = self._kernels()
+        candidate = None if kernels is None else self._gather_by_kernel(kernels, beta1, nesterov)
+        if candidate is None:
+            candidate = self._gather_by_torch(beta1, nesterov)
+        candidate.kernels = kernels
+        return candidate
+
+    def _gather_by_torch(self, beta1: float, nesterov: bool) -> "Candidate":
         targets, gradients, momenta, negated = [], [], [], []
         for index, (group, parameter) in enumerate(self.allotted):
             if parameter.grad is None:
@@ -280,9 +285,15 @@ class Block:
             self._patterns[pattern] = flags.to(self._row.device, non_blocking=True)
         return self._patterns[pattern]
 
-    def scatter(self, coefficients: Tensor, taken: Tensor) -> None:
-        """p ← (1 - lr·weight_decay) p - lr·G c for every parameter with a gradient; unchanged where not ``taken``."""
-        if not self._scatter_by_kernel(coefficients, taken):
+    def scatter(self, coefficients: Tensor, taken: Tensor, kernels: ModuleType | None) -> None:
+        """p ← (1 - lr·weight_decay) p - lr·G c for every parameter with a gradient; unchanged where not ``taken``.
+
+        Args:
+            coefficients: c.
+            taken: bool, ().
+            kernels: those of the `Candidate` that this step is made of.
+        """
+        if kernels is None or not self._scatter_by_kernel(kernels, coefficients, taken):
             self._scatter_by_torch(coefficients, taken)
 
     def _scatter_by_torch(self, coefficients: Tensor, taken: Tensor) -> None:
@@ -305,6 +316,7 @@ class Block:
     # ---- the same on a GPU, in one launch each, where tensors are as they mostly are --------------------------------
 
     def _kernels(self) -> ModuleType | None:
+        """The kernels that can make this step, asked for once in it."""
         if torch.compiler.is_compiling() or self._row.dtype != torch.float32:
             return None
         if any(parameter.grad is None for _, parameter in self.allotted):
@@ -321,10 +333,9 @@ class Block:
             return [parameter for _, parameter in self.allotted]
         return [self._value(index) for index in range(len(self.allotted))]
 
-    def _gather_by_kernel(self, beta1: float, nesterov: bool) -> "Candidate | None":
-        kernels = self._kernels()
+    def _gather_by_kernel(self, kernels: ModuleType, beta1: float, nesterov: bool) -> "Candidate | None":
         negate = {group["maximize"] for group, _ in self._by_group}
-        if kernels is None or len(negate) > 1:
+        if len(negate) > 1:
             return None
         if self._gradients is None:
             self._gradients = kernels.Addresses(self._layout.numels, self._row.device)
@@ -348,10 +359,7 @@ class Block:
         carry = None if momentum is None else (momentum, self._row if updated is None else updated)
         return Candidate(self._row, None, carry=carry)
 
-    def _scatter_by_kernel(self, coefficients: Tensor, taken: Tensor) -> bool:
-        kernels = self._kernels()
-        if kernels is None:
-            return False
+    def _scatter_by_kernel(self, kernels: ModuleType, coefficients: Tensor, taken: Tensor) -> bool:
         if self._values is None:
             self._values = kernels.Addresses(self._layout.numels, self._row.device)
         parameters = self._values_here()
@@ -408,6 +416,8 @@ class Candidate:
         self._momenta = momenta
         self._updated = updated
         self.gram_row: GramRow
+        self.kernels: ModuleType | None = None
+        """What can make the step on a GPU; None: plain torch."""
 
     def commit_momentum(self, taken: Tensor) -> None:
         """v ← its new value, where ``taken``, for what `carry` does not hold."""

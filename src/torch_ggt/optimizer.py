@@ -429,7 +429,7 @@ def _advance(block: Block, candidate: Candidate, taken: Tensor) -> None:
         c = c + options["sgd_scale"] * a
     if options["adjust_lr_fn"] == "match_rms_adamw":
         c = c * block.rms_scale[..., None]
-    block.scatter(c, taken)
+    block.scatter(c, taken, candidate.kernels)
 
 
 def _check(matrices: list[list[Block]]) -> None:
