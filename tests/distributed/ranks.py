@@ -71,6 +71,17 @@ def outcomes_on_ranks(number, function, *arguments, context=_context, seconds=10
         return outcomes
 
 
+def assert_the_others_end(outcomes):
+    """Rank 1 died; each of the others returned (seconds that it waited, an error's message) within the timeout."""
+    outcomes = list(outcomes)
+    assert outcomes.pop(1)[0] == "died"
+    for kind, value in outcomes:
+        assert kind == "returned"
+        seconds, message = value
+        assert message
+        assert seconds < TIMEOUT + 5
+
+
 def _main(rank, number, folder, sender, function, arguments):
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")  # of torch.distributed, about itself
