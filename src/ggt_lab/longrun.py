@@ -8,10 +8,10 @@ Spectra of runs with ``spectrum_every`` are written into ``spectra`` beside the 
 """
 
 import argparse
+import functools
 import hashlib
 import json
 import math
-import multiprocessing
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -21,10 +21,10 @@ from typing import Any
 import torch
 
 from ggt_lab.optimizers import optimizer_factory
-from ggt_lab.pool import waiting
+from ggt_lab.pool import processes, run_all, waiting
 from ggt_lab.problems import problem_class
 from ggt_lab.problems.deep import DeepProblem
-from ggt_lab.results import Record, Results, environment
+from ggt_lab.results import Record, Results
 from ggt_lab.spectrum_log import SpectrumLog
 from ggt_lab.whole import whole_file
 
@@ -88,6 +88,8 @@ def advance(run: LongRun, kept: Path, *, deadline: float = math.inf, spectra: Pa
     Returns:
         The record of the finished run (its checkpoint is removed), or None: saved, and to be called again.
     """
+    if time.monotonic() >= deadline:
+        return None  # what is not begun costs nothing
     torch.manual_seed(run.seed)
     problem = _make_problem(run)
     parameters = list(problem.parameters())
@@ -149,24 +151,12 @@ def run_until(
     Returns:
         How many are left.
     """
-    deadline = time.monotonic() + seconds
-    made_in = environment()
-    spectra = results.path.parent / "spectra"
     kept.mkdir(parents=True, exist_ok=True)
-    todo = waiting(runs, results)
-    with multiprocessing.get_context("spawn").Pool(min(workers, len(todo)) or 1, maxtasksperchild=1) as pool:
-        for run, record in pool.imap_unordered(_advance, [(run, kept, deadline, spectra) for run in todo]):
-            if record is not None:
-                results.append({"key": run.key, **record, "environment": made_in})
-                if on_done is not None:
-                    on_done(run, record)
+    spectra = results.path.parent / "spectra"
+    execute = functools.partial(advance, kept=kept, deadline=time.monotonic() + seconds, spectra=spectra)
+    with processes(workers) as pool:
+        run_all(runs, execute, results, pool, on_done=on_done)
     return len(waiting(runs, results))
-
-
-def _advance(job: tuple[LongRun, Path, float, Path]) -> tuple[LongRun, Record | None]:
-    run, kept, deadline, spectra = job
-    torch.set_num_threads(1)  # parallelism is between runs
-    return run, None if time.monotonic() >= deadline else advance(run, kept, deadline=deadline, spectra=spectra)
 
 
 def _make_problem(run: LongRun) -> DeepProblem:

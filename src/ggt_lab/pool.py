@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from multiprocessing.connection import wait
 from typing import Protocol, TypeVar
 
+import torch
+
 from ggt_lab.results import Record, Results, environment
 
 __all__ = ["Task", "processes", "run_all", "waiting"]
@@ -35,13 +37,13 @@ def waiting(tasks: Iterable[_T], results: Results) -> list[_T]:
 
 @contextmanager
 def processes(workers: int) -> Iterator[Executor]:
-    """So many processes to work in, started when there is something to do.
+    """So many processes to work in, one thread each, started when there is something to do.
 
     They end with the block; at Ctrl-C at once, and when this process is killed, too.
     """
     # Spawned, not forked: a forked process cannot use CUDA, and inherits thread pools that do not run.
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_end_with_parent)
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker)
     try:
         yield pool
     except KeyboardInterrupt:
@@ -52,8 +54,8 @@ def processes(workers: int) -> Iterator[Executor]:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _end_with_parent() -> None:
-    """A worker whose parent was killed would wait for work for ever, with all its memory."""
+def _start_worker() -> None:
+    torch.set_num_threads(1)  # more threads than cores wait for each other, ten times as long as they work
     parent = multiprocessing.parent_process()
     assert parent is not None
 
@@ -61,6 +63,7 @@ def _end_with_parent() -> None:
         wait([parent.sentinel])
         os._exit(1)
 
+    # A worker whose parent was killed would wait for work for ever, with all its memory.
     threading.Thread(target=watch, daemon=True).start()
 
 

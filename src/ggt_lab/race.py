@@ -101,7 +101,6 @@ def execute(run: Run) -> Record:
         DataError: the problem's data is not there.
         RuntimeError: the problem or the optimizer raised; it names both, and their own error is its cause.
     """
-    torch.set_num_threads(1)  # parallelism is between runs
     try:
         cls = problem_class(run.problem)
         seed_everything(run.seed)

@@ -11,6 +11,7 @@ import torch
 
 from ggt_lab import longrun
 from ggt_lab.longrun import SCHEDULES, LongRun, advance, run_until
+from ggt_lab.pool import processes
 from ggt_lab.results import Results
 from ggt_lab.spectrum_log import SpectrumLog, condition_numbers, read_spectra
 from torch_ggt import GGT, SpectrumRecorder
@@ -46,6 +47,17 @@ def test_many_until_time_is_up(tmp_path):
     before = results.path.read_bytes()
     assert run_until(runs, results, tmp_path / "kept") == 0
     assert results.path.read_bytes() == before
+
+
+def test_what_is_not_begun_when_time_is_up_costs_nothing(tmp_path):
+    run = LongRun("no such problem", "Adam", 0.1, seed=0, epochs=1, device="cpu")
+    assert advance(run, tmp_path, deadline=0.0) is None
+    assert not list(tmp_path.iterdir())
+
+
+def test_processes_have_one_thread_each():
+    with processes(1) as pool:
+        assert pool.submit(torch.get_num_threads).result() == 1
 
 
 def test_a_diverged_run_is_recorded_as_diverged(tmp_path):

@@ -65,7 +65,6 @@ def measure_direction(task: DirectionTask) -> Record:
     A scale is given in units of 1/(√λmax of the window): at 1 the added term is as large as the preconditioner's own
     gain in its stiffest direction.
     """
-    torch.set_num_threads(1)
     problem = problem_class(_PROBLEM)(task.seed, torch.device("cpu"))
     parameters = list(problem.parameters())
     optimizer = GGT(parameters, lr=0.01)

@@ -84,7 +84,6 @@ class HardWindowTask:
 
 def run_hard_window(task: HardWindowTask) -> Record:
     """Run it for the T·w calls of the schedule, and measure the adaptive ratio of every window."""
-    torch.set_num_threads(1)
     oracle = Wells(task.dimension, task.sigma, torch.Generator().manual_seed(task.seed))
     start = oracle.axes @ torch.full((task.dimension,), 2.0, dtype=torch.float64)  # where f is concave
     gap = float(oracle.value(start))

@@ -61,7 +61,6 @@ def bound(dimension: int, nonzeros: int) -> float:
 
 def measure_ratios(task: RatioTask) -> Record:
     """Run the algorithm once per learning rate; the noise is the same for all of them."""
-    torch.set_num_threads(1)
     return {**asdict(task), "ratios": _full_matrix(task) if task.algorithm == "full" else _by_coordinates(task)}
 
 
