@@ -60,12 +60,16 @@ def test_the_kernels_are_in_use():
     assert gpu_kernels(torch.device("cuda", 0)) is not None
 
 
-@every_option
-@pytest.mark.parametrize("solver", ["auto", "eigh"])
-def test_equals_the_cpu(options, solver):
+@pytest.mark.parametrize(
+    "options",
+    [{"solver": solver, **options} for solver in ("auto", "eigh") for options in OPTIONS]
+    + [{"solver": "eigh", "jitter": 0.0, "scope": scope} for scope in ("model", "parameter")],  # the pseudo-inverse
+    ids=str,
+)
+def test_equals_the_cpu(options):
     runs = []
     for device in ("cpu", "cuda"):
-        run = Run(device, solver=solver, **options)
+        run = Run(device, **options)
         for step in range(40):
             run.give_gradients(step, bad=step == 20, partly=step % 5 == 0)
             run.optimizer.step()
