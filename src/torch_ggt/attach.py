@@ -117,9 +117,9 @@ def _claim(
     parameters: list[tuple[str, Tensor]] = []
     for parts in waiting:
         matrix = [member for _, allotted in parts for member in allotted]
-        for group, parameter in matrix:
+        for _, parameter in matrix:
             common_device([parameter])
-            check_dense(group, parameter)
+        check_dense(matrix)
         block = parts[0][0]
         entries = [state[p] for _, p in matrix if "gram" in state.get(p, {})]
         counts = [int(entry["count"]) for entry in entries if "count" in entry]

@@ -79,7 +79,8 @@ class Block:
         self._momentum: Tensor | None = None
         self._momentum_views: list[Tensor] = []
         self._by_group: list[tuple[Group, list[int]]] = []
-        self._published: dict[Tensor, dict[str, Tensor]] = {}
+        self._entries: list[tuple[Tensor, dict[str, Any]]] = []  # of the state, by parameter
+        self._published: list[tuple[dict[str, Any], str, Tensor]] = []  # what was put into them
         self._layout: Layout
         self._borders: tuple[int, ...]
         self._patterns: dict[tuple[bool, ...], Tensor] = {}
@@ -102,14 +103,12 @@ class Block:
 
     def is_current(self, allotted: list[tuple[Group, Tensor]], state: State) -> bool:
         """Whether the flat tensors are those of ``allotted``, and the state still holds the views of them."""
-        if len(allotted) != len(self.allotted):
-            return False
-        for parameter, views in self._published.items():
-            entry = state.get(parameter, {})
-            for key, tensor in views.items():
-                if entry.get(key) is not tensor:
-                    return False
-        return True
+        # Lists, not generators: this is asked in every step, of every parameter.
+        return (
+            len(allotted) == len(self.allotted)
+            and all([state.get(parameter) is entry for parameter, entry in self._entries])  # noqa: C419
+            and all([entry.get(key) is tensor for entry, key, tensor in self._published])  # noqa: C419
+        )
 
     def draft(
         self, allotted: list[tuple[Group, Tensor]], matrix: list[tuple[Group, Tensor]], state: State
@@ -180,9 +179,8 @@ class Block:
                 (group, [i for i, member in enumerate(allotted) if member[0] is group])
                 for group in {id(group): group for group, _ in allotted}.values()
             ]
-            self._published = {p: {} for p in parameters}
-            for parameter, key, tensor in published:
-                self._published[parameter][key] = tensor
+            self._entries = [(p, state[p]) for p in parameters]
+            self._published = [(state[p], key, tensor) for p, key, tensor in published]
             self._layout, self._borders = layout, tuple(layout.borders)
             self._patterns, self._gradients, self._values = {}, None, None
 
@@ -190,7 +188,7 @@ class Block:
 
     def forget(self) -> None:
         """Give up columns that the state no longer knows."""
-        self.allotted, self._published = [], {}
+        self.allotted, self._entries, self._published = [], [], []
 
     def _row_dtype(self) -> torch.dtype:
         if self.options["window_dtype"] is not None:
@@ -215,7 +213,7 @@ class Block:
                     f"{device}. Move the model before the first step, or move both: save state_dict(), move the "
                     "parameters, make a new optimizer and load it."
                 )
-            check_dense(group, parameter)
+        check_dense(self.allotted)
 
     def nonfinite_gradient(self) -> tuple[Group, Tensor] | None:
         """The first parameter of which a gradient that is here is not finite; waits for the device."""

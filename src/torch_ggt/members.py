@@ -30,13 +30,15 @@ def describe(group: Group, parameter: Tensor, *, shape: bool = True) -> str:
     return f"{words} of shape {tuple(parameter.shape)}" if named else f"{words}, of shape {tuple(parameter.shape)},"
 
 
-def check_dense(group: Group, parameter: Tensor) -> None:
+def check_dense(members: list[tuple[Group, Tensor]]) -> None:
     """Raise if a gradient is sparse."""
-    if parameter.grad is not None and parameter.grad.is_sparse:
-        raise RuntimeError(
-            f"GGT does not support sparse gradients, and {describe(group, parameter)} has one. Use "
-            "sparse=False in the embedding, or give that parameter to torch.optim.SparseAdam."
-        )
+    for group, parameter in members:
+        gradient = parameter.grad
+        if gradient is not None and gradient.is_sparse:
+            raise RuntimeError(
+                f"GGT does not support sparse gradients, and {describe(group, parameter)} has one. Use "
+                "sparse=False in the embedding, or give that parameter to torch.optim.SparseAdam."
+            )
 
 
 def common_device(parameters: list[Tensor]) -> torch.device:

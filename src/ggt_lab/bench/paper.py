@@ -14,6 +14,7 @@ __all__ = ["METHODS", "by_eigh", "by_eigh_in_the_span", "by_svd", "paper"]
 
 _EPS = 1e-8
 _BLOCK = 5  # steps between two waits for the device: in training, too, the host runs ahead
+_LONG = 0.1  # seconds of a call after which waiting for the device no longer matters
 _SMALLEST = 1e-6  # eigenvalue, of the mean: below it there is rounding noise, in float32
 
 
@@ -30,9 +31,15 @@ def by_eigh(G: Tensor, v: Tensor) -> Tensor:
     return _apply(U, root, v)
 
 
-def by_svd(G: Tensor, v: Tensor) -> Tensor:
-    """The same with the thin SVD of G, the method that claim O2 finds slower."""
-    U, root, _ = torch.linalg.svd(G, full_matrices=False)
+def by_svd(G: Tensor, v: Tensor, *, driver: str | None = None) -> Tensor:
+    """The same with the thin SVD of G, the method that claim O2 finds slower.
+
+    Args:
+        G: (d, r), float32.
+        v: (d,).
+        driver: of cuSOLVER; torch's own choice, gesvdj, fails where the window is large.
+    """
+    U, root, _ = torch.linalg.svd(G, full_matrices=False, driver=driver)
     return _apply(U, root, v)
 
 
@@ -53,7 +60,10 @@ def _apply(U: Tensor, root: Tensor, v: Tensor) -> Tensor:
 
 METHODS: dict[str, dict[str, Callable[[Tensor, Tensor], Tensor]]] = {
     "eigh": {"full Gram + eigh, literal": by_eigh, "full Gram + eigh, one product": by_eigh_in_the_span},
-    "svd": {"SVD, literal": by_svd},
+    "svd": {
+        "SVD, literal": by_svd,
+        **{f"SVD by {driver}": functools.partial(by_svd, driver=driver) for driver in ("gesvda", "gesvd")},
+    },
 }
 """What a case of that method times."""
 
@@ -72,12 +82,13 @@ def paper(
         d: parameters.
         r: window.
         method: "eigh" or "svd".
-        rounds: timed blocks of five calls of each.
+        rounds: timed blocks of each, of five calls or, where one takes long, of one.
         seconds: at most about so long.
     """
     del bandwidth
     assert torch.get_float32_matmul_precision() == "highest"
     result: dict[str, Any] = {"d": d, "r": r, "method": method}
+    block = _BLOCK
     calls: dict[str, Callable[[], object]] = {}
     for dtype in ("float32", "bfloat16"):
         parameters = make_parameters("odd", device, d=d)
@@ -93,8 +104,9 @@ def paper(
             result.setdefault("errors", {})[name] = single
             del calls[name]
             continue
-        rounds = max(3, min(rounds, int(seconds / (single * _BLOCK))))
-    times = interleaved(calls, device, rounds=rounds, block=_BLOCK)
+        block = 1 if single > _LONG else block
+        rounds = max(3, min(rounds, int(seconds / (single * block))))
+    times = interleaved(calls, device, rounds=rounds, block=block)
     result["times"] = {name: summarize(values).as_dict() for name, values in times.items()}
     for dtype in ("float32", "bfloat16"):
         ours = result["times"][f"GGT {dtype}"]["median_ms"]
