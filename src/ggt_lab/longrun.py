@@ -118,8 +118,7 @@ def advance(run: LongRun, kept: Path, *, deadline: float = math.inf, spectra: Pa
             return None
         for group in optimizer.param_groups:
             group["lr"] = run.lr * factor(problem.step / (run.epochs * problem.steps_per_epoch))
-        optimizer.zero_grad()
-        problem.loss().backward()  # type: ignore[no-untyped-call]
+        problem.take_gradients()
         optimizer.step()
         log.after(problem.step)
         if problem.step % problem.steps_per_epoch == 0:

@@ -76,6 +76,44 @@ def test_every_parameter_has_a_gradient(name):
     assert all(parameter.grad is not None and parameter.grad.any() for parameter in problem.parameters())
 
 
+def gradients(problem):
+    return [parameter.grad.clone() for parameter in problem.parameters()]
+
+
+@every_problem
+def test_gradients_taken_are_those_of_the_loss(name):
+    one, other = tiny(name), tiny(name)
+    for _ in range(3):
+        one.model.zero_grad()
+        one.loss().backward()
+        other.take_gradients()
+        assert all(torch.equal(*pair) for pair in zip(gradients(one), gradients(other), strict=True))
+    assert one.evaluate() == other.evaluate()
+
+
+@every_problem
+def test_l2_is_minimized_and_not_reported(name):
+    plain = tiny(name)
+    penalized = type(type(plain).__name__, (type(plain),), {"l2": 0.1})(0, CPU)
+    plain.take_gradients()
+    penalized.take_gradients()
+    for parameter, without, with_it in zip(plain.parameters(), gradients(plain), gradients(penalized), strict=True):
+        torch.testing.assert_close(with_it, without + 0.1 * parameter.detach())
+    assert plain.evaluate() == penalized.evaluate()
+    with pytest.raises(ValueError, match=r"differs in l2 \(0.0 there, 0.1 here\)"):
+        penalized.load_state_dict(plain.state_dict())
+
+
+def test_images_laid_out_for_tensor_cores_are_the_same_images():
+    other = type("ChannelsLast", (problem_class("cifar10-tiny"),), {"channels_last": True})(0, CPU)
+    plain = tiny("cifar10")
+    (images, labels), (same, same_labels) = other._begin_step(), plain._begin_step()
+    assert images.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(images, same)
+    assert torch.equal(labels, same_labels)
+    torch.testing.assert_close(other.loss(), plain.loss())
+
+
 @every_problem
 def test_a_seed_fixes_start_order_and_noise_whatever_else_is_drawn(name):
     def losses(seed, disturb):
@@ -207,7 +245,7 @@ def test_recurrent_batches_read_on_where_the_last_one_ended():
     assert seen[0][1] is None
     assert all(hidden is not None for _, hidden in seen[1:])
     problem.loss()
-    assert seen[-1][1] is None
+    assert not any(hidden.any() for hidden in seen[-1][1])
     assert not torch.equal(seen[-1][0], seen[0][0])  # another start
 
 

@@ -41,7 +41,7 @@ In eager mode only, which is how long runs are trained; AdaGrad and Muon cannot 
 
 
 def _lstm(width: int, *, autocast: bool, tiny: bool, device: torch.device) -> tuple[nn.Module, Callable[[], Tensor]]:
-    """A batch of 128 sequences of 100 characters, as `ggt_lab.problems.deep` has it; the paper leaves both open."""
+    """A batch of 128 sequences of 100 characters, as `ggt_lab.problems.text` has it; the paper leaves both open."""
     batch, length = (4, 5) if tiny else (_BATCH, _LENGTH)
     model = CharLSTM3(_VOCABULARY, embedding=8 if tiny else 128, width=16 if tiny else width).to(device)
     codes = torch.randint(0, _VOCABULARY, (length + 1, batch), device=device)

@@ -1,6 +1,6 @@
 """Problems to race optimizers on, by name or from a user's own file."""
 
-from ggt_lab.problems import deep
+from ggt_lab.problems import images, text
 from ggt_lab.problems.base import Problem, problem_class, problem_names
 from ggt_lab.problems.small_nets import Digits, StdlibChars
 from ggt_lab.problems.synthetic import Barrier, BarrierVertex, Logistic, SparseNoiseQuadratic
@@ -13,7 +13,8 @@ __all__ = [
     "Problem",
     "SparseNoiseQuadratic",
     "StdlibChars",
-    "deep",
+    "images",
     "problem_class",
     "problem_names",
+    "text",
 ]
