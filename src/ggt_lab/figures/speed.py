@@ -8,11 +8,14 @@ from typing import Any
 
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.ticker import EngFormatter
 
 from ggt_lab.figures.style import COLORS, log_axis, quiet, save
 from ggt_lab.results import Record
 
 __all__ = ["draw_speed"]
+
+_COUNT = EngFormatter()
 
 
 def draw_speed(records: Sequence[Record], folder: Path) -> list[Path]:
@@ -59,6 +62,7 @@ def _draw_steps(results: Sequence[dict[str, Any]], path: Path, where: str) -> li
             for which in ("x", "y"):
                 log_axis(axes, which)
             quiet(axes)
+        row[0].xaxis.set_major_formatter(_COUNT)
         row[0].set_ylabel(f"ms per step, {dtype}")
     for axes, words in zip(panels[-1], ("parameters d", "window r"), strict=True):
         axes.set_xlabel(words)
@@ -72,7 +76,7 @@ def _lines(axes: Axes, results: Sequence[dict[str, Any]], *, x: str, other: str)
     for (value, unordered), color in zip(sorted(lines.items()), itertools.cycle(COLORS), strict=False):
         points = sorted(unordered)
         places = [point[0] for point in points]
-        label = f"{other} = {value:.3g}"
+        label = f"{other} = {_COUNT(value)}"
         axes.plot(places, [point[1] for point in points], color=color, marker="o", markersize=4, label=label)
         axes.plot(places, [point[2] for point in points], color=color, linestyle="--", alpha=0.6)
     axes.legend(frameon=False, fontsize=8)
