@@ -5,10 +5,9 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Forward", "GradientGraph"]
+__all__ = ["GradientGraph"]
 
-Forward = Callable[..., tuple[Tensor, Tensor, tuple[Tensor, ...]]]
-"""Inputs to what is to be differentiated, the loss to report, and what the next step goes on from."""
+_Forward = Callable[..., tuple[Tensor, Tensor, tuple[Tensor, ...]]]
 
 
 class GradientGraph:
@@ -17,12 +16,13 @@ class GradientGraph:
     Gradients stay where they are now: they are written over, not added to, and must not be set to None.
 
     Args:
-        forward: captured, with its backward pass; it must have run before, for libraries choose algorithms then.
+        forward: inputs to what is to be differentiated, the loss to report, and what the next step goes on from. It
+            must have run before, for libraries choose algorithms then.
         inputs: of the first step; nothing is computed with them yet.
         parameters: whose gradients are taken.
     """
 
-    def __init__(self, forward: Forward, inputs: Sequence[Tensor], parameters: Iterable[nn.Parameter]) -> None:
+    def __init__(self, forward: _Forward, inputs: Sequence[Tensor], parameters: Iterable[nn.Parameter]) -> None:
         self._inputs = [tensor.clone() for tensor in inputs]
         for parameter in parameters:
             parameter.grad = None
