@@ -56,6 +56,7 @@ def parameter(*shape):
         ({"nonfinite": "ignore"}, ValueError, "nonfinite must be one of 'skip', 'raise'"),
         ({"nesterov": 1}, TypeError, "nesterov must be True or False, got nesterov=1"),
         ({"maximize": "yes"}, TypeError, "maximize must be True or False"),
+        ({"cuda_graph": 1}, TypeError, "cuda_graph must be True or False, got cuda_graph=1"),
         ({"process_group": "world"}, TypeError, "process_group must be a torch.distributed.ProcessGroup or None"),
     ],
     ids=str,
@@ -63,7 +64,7 @@ def parameter(*shape):
 def test_options(options, error, message):
     with pytest.raises(error, match=message):
         GGT([parameter()], **options)
-    if "process_group" not in options:
+    if not {"process_group", "cuda_graph"} & set(options):  # which are of the optimizer, not of a group
         with pytest.raises(error, match=message):
             GGT([{"params": [parameter()], **options}])  # as a group's own option, too
 

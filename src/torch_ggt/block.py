@@ -87,6 +87,11 @@ class Block:
         self._gradients: Any = None  # addresses on a GPU
         self._values: Any = None
 
+    @property
+    def device(self) -> torch.device:
+        """Of its flat tensors."""
+        return self._row.device
+
     # ---- columns and state -----------------------------------------------------------------------------------------
 
     def has_gradient(self) -> bool:
@@ -331,12 +336,34 @@ class Block:
             return [parameter for _, parameter in self.allotted]
         return [self._value(index) for index in range(len(self.allotted))]
 
+    def _make_tables(self, kernels: ModuleType) -> None:
+        if self._gradients is None:
+            self._gradients = kernels.Addresses(self._layout.numels, self._row.device)
+            self._values = kernels.Addresses(self._layout.numels, self._row.device)
+
+    def prepare_for_graph(self) -> tuple[Any, ...] | None:
+        """Bring the tables of addresses up to date, for a graph of this block's step that reads them.
+
+        Returns:
+            what such a graph depends on beside options and the contents of its tensors; None: there can be none.
+        """
+        kernels = self._kernels()
+        if kernels is None or not self.sharding.alone or len({group["maximize"] for group, _ in self._by_group}) > 1:
+            return None
+        self._make_tables(kernels)
+        parts: list[Any] = [self.window]  # itself, not its id, which another may get when it is gone
+        for table, tensors in ((self._gradients, self._gradients_here()), (self._values, self._values_here())):
+            table.fixed = True
+            if table.of(tensors) is None:
+                return None
+            parts += [table, table.aligned, tensors[0].dtype]
+        return tuple(parts)
+
     def _gather_by_kernel(self, kernels: ModuleType, beta1: float, nesterov: bool) -> "Candidate | None":
         negate = {group["maximize"] for group, _ in self._by_group}
         if len(negate) > 1:
             return None
-        if self._gradients is None:
-            self._gradients = kernels.Addresses(self._layout.numels, self._row.device)
+        self._make_tables(kernels)
         gradients = self._gradients_here()
         table = self._gradients.of(gradients)
         if table is None:
@@ -358,8 +385,7 @@ class Block:
         return Candidate(self._row, None, carry=carry)
 
     def _scatter_by_kernel(self, kernels: ModuleType, coefficients: Tensor, taken: Tensor) -> bool:
-        if self._values is None:
-            self._values = kernels.Addresses(self._layout.numels, self._row.device)
+        self._make_tables(kernels)
         parameters = self._values_here()
         table = self._values.of(parameters)
         if table is None:

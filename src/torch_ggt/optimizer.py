@@ -26,6 +26,7 @@ from torch_ggt.block import Block, Candidate, make_blocks
 from torch_ggt.members import Group, describe
 from torch_ggt.options import check_agreement, check_options
 from torch_ggt.sharding import Claim, Local, Sharding, check_group, choose, reduce_step
+from torch_ggt.step_graph import StepGraph
 from torch_ggt.window import GramRow
 
 if TYPE_CHECKING:  # a build of torch without distributed has none
@@ -76,6 +77,9 @@ class GGT(Optimizer):
             and CUDA graphs, where the host cannot look, it skips, too).
         maximize: maximize the objective.
         capturable: no checks on the host, for CUDA graph capture. All state lives on the device either way.
+        cuda_graph: on one GPU, make a CUDA graph of the step after a few steps, and start it with one call: for small
+            models, and hosts that are slower than the device. Where a step cannot be one (``nonfinite="raise"``,
+            ``solver="eigh"``, no Triton, parameters without a gradient) it is made as without.
         process_group: for models that are alike on several ranks (DDP): the ranks over which the window and the
             work of a step are split. DTensors (FSDP2, tensor parallel) are split already and need none; see
             docs/distributed.md.
@@ -110,8 +114,11 @@ class GGT(Optimizer):
         nonfinite: str = "skip",
         maximize: bool = False,
         capturable: bool = False,
+        cuda_graph: bool = False,
         process_group: "ProcessGroup | None" = None,
     ) -> None:
+        if not isinstance(cuda_graph, bool):
+            raise TypeError(f"GGT: cuda_graph must be True or False, got cuda_graph={cuda_graph!r}")
         if process_group is not None:
             check_group(process_group)
         self._process_group = process_group
@@ -121,6 +128,7 @@ class GGT(Optimizer):
         # What all ranks know of each other: how many sums a step adds up, and which parameters have gradients.
         self._agreed: tuple[int, list[bool] | None] = (0, None)
         self._warned = False
+        self._graph = StepGraph(cuda_graph)
         defaults = {
             "lr": lr,
             "betas": betas,
@@ -170,15 +178,8 @@ class GGT(Optimizer):
                 loss = closure()
 
         self._init_group()
-        blocks, candidates, check_others = self._measure()
-        taken = _all_finite(candidates)
-        if not torch.compiler.is_compiling():
-            self._report(blocks, taken, check_others)
-        for block, candidate in zip(blocks, candidates, strict=True):
-            _advance(block, candidate, taken[block.skipped.device])
-        if not self._sharding.alone:
-            self._sharding.share([p for block in blocks for _, p in block.allotted if p.grad is not None])
-        self._count_skipped(taken)
+        if not self._graph.wanted or not self._graph.replay(self.param_groups, self._blocks(), self._make_step):
+            self._make_step()
         return loss
 
     @property
@@ -274,6 +275,7 @@ class GGT(Optimizer):
         self._sharding, self._matrices, self._blocks_made_for = Local(), [], []
         self._agreed = (0, None)
         self._warned = False
+        self._graph = StepGraph(self._graph.wanted if hasattr(self, "_graph") else False)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "GGT":
         twin = type(self).__new__(type(self))
@@ -281,6 +283,7 @@ class GGT(Optimizer):
         # Not through our __getstate__: deepcopy keeps views together, and needs no extra copy of the window.
         twin.__setstate__(copy.deepcopy(super().__getstate__(), memo))
         twin._process_group = self._process_group
+        twin._graph.wanted = self._graph.wanted
         return twin
 
     # ---- blocks ----------------------------------------------------------------------------------------------------
@@ -325,6 +328,10 @@ class GGT(Optimizer):
         """Which parameters have a gradient."""
         return [p.grad is not None for group in self.param_groups for p in group["params"]]
 
+    def _blocks(self) -> list[Block]:
+        """Those that make a step."""
+        return [block for matrix in self._with_gradient() for block in matrix if block.allotted]
+
     def _with_gradient(self) -> list[list[Block]]:
         """The matrices that have a gradient, each as its blocks, one per device."""
         return [matrix for matrix in self._matrices if any(block.has_gradient() for block in matrix)]
@@ -333,6 +340,18 @@ class GGT(Optimizer):
         """Where ranks meet that have no sums to show."""
         device: torch.device = next(p for group in self.param_groups for p in group["params"]).device
         return device
+
+    def _make_step(self) -> None:
+        """All that a step does with gradients and state; on one GPU, nothing of it depends on the host."""
+        blocks, candidates, check_others = self._measure()
+        taken = _all_finite(candidates)
+        if not torch.compiler.is_compiling():
+            self._report(blocks, taken, check_others)
+        for block, candidate in zip(blocks, candidates, strict=True):
+            _advance(block, candidate, taken[block.skipped.device])
+        if not self._sharding.alone:
+            self._sharding.share([p for block in blocks for _, p in block.allotted if p.grad is not None])
+        self._count_skipped(taken)
 
     def _measure(self) -> tuple[list[Block], list[Candidate], Callable[[], None]]:
         """v ← β₁ v + g and k = W v for every matrix: the one thing that the shards of a window must tell each other.
@@ -378,7 +397,7 @@ class GGT(Optimizer):
                 warnings.warn(
                     "GGT skipped a step because a gradient was not finite; parameters and state are unchanged. "
                     "optimizer.skipped counts such steps; nonfinite='raise' names the parameter.",
-                    stacklevel=5,
+                    stacklevel=6,
                 )
             return
 

@@ -271,3 +271,64 @@ def test_steps(monkeypatch, options):
     tolerance = 2e-2 if INTERPRETED and "window_dtype" in options else 2e-6
     torch.testing.assert_close(*runs, rtol=tolerance, atol=tolerance)
     assert (runs[0] != 1).all()
+
+
+class FakeGraph:
+    """Makes the step again where a real graph would start the same launches, and looks whether they would do."""
+
+    made = 0
+
+    def __init__(self, graph, groups, make_step, blocks):
+        type(self).made += 1
+        self._again = graph, groups, make_step
+        self._blocks = blocks
+        self._tables = self._read_tables()
+        self._options = [{k: v for k, v in group.items() if k not in ("lr", "params")} for group in groups]
+
+    def _read_tables(self):
+        return [table._table for b in self._blocks for table in (b._gradients, b._values)]
+
+    def replay(self):
+        graph, groups, make_step = self._again
+        assert all(now is then for now, then in zip(self._read_tables(), self._tables, strict=True))
+        for b in self._blocks:
+            assert b._gradients._table.tolist() == [p.grad.data_ptr() for _, p in b.allotted]
+            assert b._values._table.tolist() == [p.data_ptr() for _, p in b.allotted]
+        for group, options in zip(groups, self._options, strict=True):
+            assert {key: group[key] for key in options} == options
+        with graph._rates_in(groups):
+            make_step()
+
+
+@pytest.mark.parametrize("scope", ["group", "parameter"])
+def test_a_step_graph_follows_rates_and_addresses_and_is_made_anew_for_all_else(monkeypatch, scope):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(optimizer_module, "_DEFAULT_TOLERANCE", 1e-2)
+    monkeypatch.setattr(FakeGraph, "made", 0)
+    use_kernels(monkeypatch, True)
+    runs, kept = [], []
+    for cuda_graph in (False, True):
+        generator = torch.Generator().manual_seed(1)
+        parameters = [torch.nn.Parameter(torch.ones(shape, device=DEVICE)) for shape in ((), (33, 5), (70,))]
+        groups = [{"params": parameters[:2]}, {"params": parameters[2:], "lr": 0.2}]
+        optimizer = GGT(
+            groups, lr=0.1, window=4, jitter=0.1, scope=scope, solver="cholesky", nesterov=True, cuda_graph=cuda_graph
+        )
+        monkeypatch.setattr(
+            optimizer._graph,
+            "_captured",
+            lambda groups, _, make_step, o=optimizer: FakeGraph(o._graph, groups, make_step, o._blocks()),
+        )
+        for step in range(10):
+            for p in parameters:
+                p.grad = torch.randn(p.shape, generator=generator).to(DEVICE)
+                kept.append(p.grad)  # the next is elsewhere
+            if step == 5:
+                optimizer.param_groups[0]["weight_decay"] = 0.1
+            optimizer.param_groups[0]["lr"] = 0.1 / (1 + step)
+            optimizer.step()
+            assert isinstance(optimizer.param_groups[0]["lr"], float)
+        runs.append(torch.cat([p.detach().flatten() for p in parameters]))
+    torch.testing.assert_close(*runs, rtol=1e-6, atol=1e-6)
+    assert FakeGraph.made == 2

@@ -115,7 +115,7 @@ def test_training(model, monkeypatch):
     small = {"SGD": {}, "GGT r=2 float32": {"window": 2}}
     monkeypatch.setattr(training, "CONTENDERS", small)
     result = training.training(CPU, 1e9, model=model, mode="eager", rounds=2, block=1, tiny=True)
-    measured = {*small, *training.BASELINES} - set(result["not measured"])
+    measured = {*small, training.PLAIN, *training.BASELINES} - set(result["not measured"])
     assert set(result["times"]) == measured
     assert {*training.BASELINES} - measured <= {"SOAP"}
     assert result["over_SGD"].keys() == measured - {"SGD"}

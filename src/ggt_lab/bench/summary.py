@@ -127,7 +127,7 @@ def _step_lines(record: Record, about: dict[str, str]) -> list[Line]:
     words += f", scope {result['scope']}" if name == "GGT" and result["scope"] != "model" else ""
     floor = result.get("floor_ms") if name == "GGT" else None
     lines = []
-    for mode in ("eager", "captured"):
+    for mode in ("eager", "graph", "captured"):
         timing = result.get(mode)
         if isinstance(timing, dict):
             # Methods that do their expensive part every so many steps are judged by the mean.

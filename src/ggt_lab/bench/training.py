@@ -24,7 +24,10 @@ CONTENDERS: Mapping[str, Mapping[str, Any]] = {
     "GGT r=200 float32": {"window": 200, "window_dtype": torch.float32},
     "GGT r=200 bfloat16": {"window": 200, "window_dtype": torch.bfloat16},
 }
-"""SGD with momentum, and the options of GGT."""
+"""SGD with momentum, and the options of GGT, which in eager mode makes a graph of its own steps (``cuda_graph``)."""
+
+PLAIN = "GGT r=20 float32, no graph"
+"""One more in eager mode, without."""
 
 BASELINES: Mapping[str, str] = {
     "Adam": "Adam(fused=True)",
@@ -115,7 +118,11 @@ def training(
     torch.backends.cudnn.benchmark = True  # the best convolutions for all: SGD's time is the denominator
     calls: dict[str, Callable[[], object]] = {}
     result: dict[str, Any] = {"model": model, "mode": mode, **_sizes(model, tiny=tiny)}
-    for name, options in CONTENDERS.items():
+    contenders = dict(CONTENDERS)
+    if mode == "eager":
+        contenders = {name: {**options, "cuda_graph": True} if options else {} for name, options in CONTENDERS.items()}
+        contenders[PLAIN] = {"window": 20, "window_dtype": torch.float32}
+    for name, options in contenders.items():
         network, loss = _fresh(model, tiny=tiny, device=device)
         result["d"] = sum(p.numel() for p in network.parameters())
         optimizer: torch.optim.Optimizer

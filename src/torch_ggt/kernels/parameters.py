@@ -35,6 +35,8 @@ class Addresses:
         self.numels = torch.tensor(list(numels), dtype=torch.int64, device=device)
         self.aligned = False
         """Whether all tensors of the last table may be read 16 bytes at a time."""
+        self.fixed = False
+        """New addresses go into the table that is there, for a graph that is to follow them."""
         self._device = device
         self._known: list[int] = []
         self._table: Tensor | None = None
@@ -55,11 +57,14 @@ class Addresses:
         if addresses != self._known:
             if capturing:
                 return None
-            # A new tensor, not new contents: kernels that were started before may not have read the old ones yet.
             host = torch.tensor(addresses, dtype=torch.int64, pin_memory=cuda)
-            self._table, self._known = host.to(self._device, non_blocking=True), addresses
+            if self.fixed and self._table is not None:
+                self._table.copy_(host, non_blocking=True)
+            else:  # a new tensor, for whoever captured a step: that graph is to go on reading the old addresses
+                self._table = host.to(self._device, non_blocking=True)
+            self._known = addresses
             self.aligned = all(address % 16 == 0 for address in addresses)
-        if capturing:
+        if capturing and not self.fixed:
             self._captured.append(self._table)  # the graph will read it for as long as it lives
         return self._table
 

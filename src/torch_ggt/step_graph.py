@@ -1,0 +1,146 @@
+"""A whole step as one CUDA graph, which the optimizer captures by itself: on the host, a step is then one call.
+
+An eager step is a dozen launches, and some hundred microseconds of Python around them: with a small model, or on a slow
+host, that is what a step costs. All state of a step is on the device, and no kernel depends on what the host sees, so
+the same launches make every step; what changes between steps is where gradients are (a table of addresses on the
+device, kept up to date) and the learning rates (numbers on the device). Whatever else changes, an option, the dtype of
+gradients, a window loaded from a checkpoint, is noticed, and a few like steps later there is a graph for that.
+"""
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import increment_version
+
+from torch_ggt.block import Block
+from torch_ggt.members import Group
+
+__all__ = ["StepGraph"]
+
+_WARM = 3  # like steps before a graph is captured: libraries and caches are ready then
+# What a graph's launches depend on; lr is not among it.
+_BAKED = (
+    *("betas", "eps", "weight_decay", "history", "sgd_scale", "jitter", "nesterov", "adjust_lr_fn", "solver"),
+    *("nonfinite", "maximize"),
+)
+
+
+class StepGraph:
+    """The graph of an optimizer's step, if there is one.
+
+    Args:
+        wanted: whether to make one at all.
+    """
+
+    def __init__(self, wanted: bool) -> None:
+        self.wanted = wanted
+        self._made_for: Hashable = None
+        self._alike = 0
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._rates: list[Tensor | None] = []  # one per param group; None: its lr is a tensor already
+        self._rates_now: list[float] = []
+
+    def replay(self, groups: list[Group], blocks: Sequence[Block], make_step: Callable[[], None]) -> bool:
+        """Make the step, if it is like those before it and can be a graph; False: it is still to be made.
+
+        Args:
+            groups: the param groups.
+            blocks: those that make a step, attached.
+            make_step: what a graph is captured of; it must be all of the step, and start from the gradients.
+
+        Raises:
+            RuntimeError: somebody else is capturing, or the step cannot be captured.
+        """
+        if not self.wanted or torch.compiler.is_compiling() or not torch.cuda.is_available():
+            return False
+        if torch.cuda.is_current_stream_capturing():
+            raise RuntimeError(
+                "GGT: cuda_graph=True makes a graph of each step by itself, which cannot be part of another; use "
+                "capturable=True, without cuda_graph, to capture a step yourself"
+            )
+        made_for = _signature(groups, blocks)
+        if made_for is None or made_for != self._made_for:
+            self._made_for, self._alike, self._graph = made_for, 0, None
+        if made_for is None:
+            return False
+        if self._graph is None:
+            self._alike += 1
+            if self._alike < _WARM:
+                return False
+            if self._alike == _WARM:  # as it will be captured, for all kernels to be built before
+                self._make_rates(groups, blocks[0].device)
+                with self._rates_in(groups):
+                    make_step()
+                return True
+            self._graph = self._captured(groups, blocks[0].device, make_step)
+        for index, (group, rate) in enumerate(zip(groups, self._rates, strict=True)):
+            if rate is not None and group["lr"] != self._rates_now[index]:
+                self._rates_now[index] = group["lr"]
+                rate.fill_(group["lr"])
+        self._graph.replay()
+        for block in blocks:
+            increment_version([parameter for _, parameter in block.allotted])  # autograd has not seen them change
+        return True
+
+    def _make_rates(self, groups: list[Group], device: torch.device) -> None:
+        self._rates_now = [group["lr"] for group in groups]
+        self._rates = [
+            None if isinstance(lr, Tensor) else torch.full((), lr, dtype=torch.float32, device=device)
+            for lr in self._rates_now
+        ]
+
+    @contextmanager
+    def _rates_in(self, groups: list[Group]) -> Iterator[None]:
+        """Learning rates that a graph can follow, in place of numbers."""
+        given = [group["lr"] for group in groups]
+        try:
+            for group, rate in zip(groups, self._rates, strict=True):
+                group["lr"] = group["lr"] if rate is None else rate
+            yield
+        finally:
+            for group, lr in zip(groups, given, strict=True):
+                group["lr"] = lr
+
+    def _captured(
+        self, groups: list[Group], device: torch.device, make_step: Callable[[], None]
+    ) -> torch.cuda.CUDAGraph:
+        graph = torch.cuda.CUDAGraph()
+        here, aside = torch.cuda.current_stream(device), torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        aside.wait_stream(here)
+        try:
+            # Not torch.cuda.graph: that waits for the device. Other threads may do as they like meanwhile.
+            with self._rates_in(groups), torch.cuda.stream(aside):
+                graph.capture_begin(capture_error_mode="thread_local")
+                try:
+                    make_step()
+                finally:
+                    graph.capture_end()
+        except Exception as error:
+            self.wanted = False
+            raise RuntimeError(
+                "GGT: the step could not be captured as a CUDA graph and was not made; cuda_graph=False does without"
+            ) from error
+        here.wait_stream(aside)
+        return graph
+
+
+def _signature(groups: list[Group], blocks: Sequence[Block]) -> Hashable:
+    """What a graph of this step is good for; None: it cannot be one."""
+    if not blocks or len({block.device for block in blocks}) > 1:
+        return None
+    options = []
+    for group in groups:
+        lr = group["lr"]
+        if group["nonfinite"] == "raise" or group["solver"] == "eigh" or group["jitter"] == 0:
+            return None  # the host would have to look, or cuSOLVER's eigh would wait
+        options.append(tuple(_plain(group[key]) for key in _BAKED))
+        options.append((id(lr), lr.data_ptr()) if isinstance(lr, Tensor) else ())
+    parts = [block.prepare_for_graph() for block in blocks]
+    return None if None in parts else (tuple(options), tuple(parts))
+
+
+def _plain(value: Any) -> Hashable:  # noqa: ANN401 - an option
+    return tuple(value) if isinstance(value, list) else value
