@@ -91,6 +91,7 @@ def advance(run: LongRun, kept: Path, *, deadline: float = math.inf, spectra: Pa
     if time.monotonic() >= deadline:
         return None  # what is not begun costs nothing
     torch.manual_seed(run.seed)
+    torch.backends.cudnn.benchmark = True  # shapes stay the same for thousands of steps: worth trying what is fastest
     problem = _make_problem(run)
     parameters = list(problem.parameters())
     optimizer = optimizer_factory(run.optimizer)(parameters, run.lr)
