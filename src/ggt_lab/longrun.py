@@ -91,7 +91,8 @@ def advance(run: LongRun, kept: Path, *, deadline: float = math.inf, spectra: Pa
     if time.monotonic() >= deadline:
         return None  # what is not begun costs nothing
     torch.manual_seed(run.seed)
-    torch.backends.cudnn.benchmark = True  # shapes stay the same for thousands of steps: worth trying what is fastest
+    if run.device != "cpu":  # shapes stay the same for thousands of steps: worth trying which convolutions are fastest
+        torch.backends.cudnn.benchmark = True
     problem = _make_problem(run)
     parameters = list(problem.parameters())
     optimizer = optimizer_factory(run.optimizer)(parameters, run.lr)

@@ -359,6 +359,12 @@ class Block:
             parts += [table, table.aligned, tensors[0].dtype]
         return tuple(parts)
 
+    def release_from_graph(self) -> None:
+        """No graph of ours reads the tables any more: one of the user's may, and its addresses must stay."""
+        for table in (self._gradients, self._values):
+            if table is not None:
+                table.fixed = False
+
     def _gather_by_kernel(self, kernels: ModuleType, beta1: float, nesterov: bool) -> "Candidate | None":
         negate = {group["maximize"] for group, _ in self._by_group}
         if len(negate) > 1:

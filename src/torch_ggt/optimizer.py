@@ -79,7 +79,8 @@ class GGT(Optimizer):
         capturable: no checks on the host, for CUDA graph capture. All state lives on the device either way.
         cuda_graph: on one GPU, make a CUDA graph of the step after a few steps, and start it with one call: for small
             models, and hosts that are slower than the device. Where a step cannot be one (``nonfinite="raise"``,
-            ``solver="eigh"``, no Triton, parameters without a gradient) it is made as without.
+            ``solver="eigh"``, no Triton, parameters without a gradient) it is made as without. Not saved with the
+            state.
         process_group: for models that are alike on several ranks (DDP): the ranks over which the window and the
             work of a step are split. DTensors (FSDP2, tensor parallel) are split already and need none; see
             docs/distributed.md.
@@ -178,7 +179,7 @@ class GGT(Optimizer):
                 loss = closure()
 
         self._init_group()
-        if not self._graph.wanted or not self._graph.replay(self.param_groups, self._blocks(), self._make_step):
+        if not self._graph.wanted or not self._replay():
             self._make_step()
         return loss
 
@@ -328,9 +329,12 @@ class GGT(Optimizer):
         """Which parameters have a gradient."""
         return [p.grad is not None for group in self.param_groups for p in group["params"]]
 
-    def _blocks(self) -> list[Block]:
-        """Those that make a step."""
-        return [block for matrix in self._with_gradient() for block in matrix if block.allotted]
+    def _replay(self) -> bool:
+        """Make the step by a graph, if there is one for it."""
+        active = [block for matrix in self._with_gradient() for block in matrix if block.allotted]
+        attached = [block for matrix in self._matrices for block in matrix if block.allotted]
+        idle = [block for block in attached if block not in active]
+        return self._graph.replay(self.param_groups, active, idle, self._make_step)
 
     def _with_gradient(self) -> list[list[Block]]:
         """The matrices that have a gradient, each as its blocks, one per device."""

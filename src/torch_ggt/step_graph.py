@@ -7,6 +7,7 @@ device, kept up to date) and the learning rates (numbers on the device). Whateve
 gradients, a window loaded from a checkpoint, is noticed, and a few like steps later there is a graph for that.
 """
 
+import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -43,16 +44,19 @@ class StepGraph:
         self._rates: list[Tensor | None] = []  # one per param group; None: its lr is a tensor already
         self._rates_now: list[float] = []
 
-    def replay(self, groups: list[Group], blocks: Sequence[Block], make_step: Callable[[], None]) -> bool:
+    def replay(
+        self, groups: list[Group], blocks: Sequence[Block], idle: Sequence[Block], make_step: Callable[[], None]
+    ) -> bool:
         """Make the step, if it is like those before it and can be a graph; False: it is still to be made.
 
         Args:
             groups: the param groups.
             blocks: those that make a step, attached.
+            idle: the other attached ones, in which a skipped step is counted, too.
             make_step: what a graph is captured of; it must be all of the step, and start from the gradients.
 
         Raises:
-            RuntimeError: somebody else is capturing, or the step cannot be captured.
+            RuntimeError: somebody else is capturing, or a capture could not be ended.
         """
         if not self.wanted or torch.compiler.is_compiling() or not torch.cuda.is_available():
             return False
@@ -61,34 +65,47 @@ class StepGraph:
                 "GGT: cuda_graph=True makes a graph of each step by itself, which cannot be part of another; use "
                 "capturable=True, without cuda_graph, to capture a step yourself"
             )
-        made_for = _signature(groups, blocks)
+        made_for = _signature(groups, blocks, idle)
         if made_for is None or made_for != self._made_for:
             self._made_for, self._alike, self._graph = made_for, 0, None
         if made_for is None:
             return False
         if self._graph is None:
-            self._alike += 1
             if self._alike < _WARM:
-                return False
-            if self._alike == _WARM:  # as it will be captured, for all kernels to be built before
-                self._make_rates(groups, blocks[0].device)
-                with self._rates_in(groups):
-                    make_step()
-                return True
+                return self._warm_up(groups, blocks, make_step)
             self._graph = self._captured(groups, blocks[0].device, make_step)
+            if self._graph is None:
+                self._give_up(blocks)
+                return False
         for index, (group, rate) in enumerate(zip(groups, self._rates, strict=True)):
             if rate is not None and group["lr"] != self._rates_now[index]:
                 self._rates_now[index] = group["lr"]
-                rate.fill_(group["lr"])
+                rate.fill_(float(group["lr"]))
         self._graph.replay()
         for block in blocks:
             increment_version([parameter for _, parameter in block.allotted])  # autograd has not seen them change
         return True
 
+    def _warm_up(self, groups: list[Group], blocks: Sequence[Block], make_step: Callable[[], None]) -> bool:
+        """Count a like step, and make the last one before the capture as it will be captured; whether it did."""
+        last = self._alike == _WARM - 1
+        if last:  # so that all kernels are built
+            self._make_rates(groups, blocks[0].device)
+            with self._rates_in(groups):
+                make_step()
+        self._alike += 1
+        return last
+
+    def _give_up(self, blocks: Sequence[Block]) -> None:
+        """Make plain steps from now on, and keep nothing."""
+        self.wanted, self._made_for, self._rates = False, None, []
+        for block in blocks:
+            block.release_from_graph()
+
     def _make_rates(self, groups: list[Group], device: torch.device) -> None:
         self._rates_now = [group["lr"] for group in groups]
         self._rates = [
-            None if isinstance(lr, Tensor) else torch.full((), lr, dtype=torch.float32, device=device)
+            None if isinstance(lr, Tensor) else torch.full((), float(lr), dtype=torch.float32, device=device)
             for lr in self._rates_now
         ]
 
@@ -106,30 +123,39 @@ class StepGraph:
 
     def _captured(
         self, groups: list[Group], device: torch.device, make_step: Callable[[], None]
-    ) -> torch.cuda.CUDAGraph:
+    ) -> torch.cuda.CUDAGraph | None:
+        """The graph, or None, with a warning: nothing was done then but to try."""
         graph = torch.cuda.CUDAGraph()
         here, aside = torch.cuda.current_stream(device), torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         aside.wait_stream(here)
-        try:
-            # Not torch.cuda.graph: that waits for the device. Other threads may do as they like meanwhile.
-            with self._rates_in(groups), torch.cuda.stream(aside):
-                graph.capture_begin(capture_error_mode="thread_local")
+        # Not torch.cuda.graph: that waits for the device. Other threads may go on meanwhile.
+        with self._rates_in(groups), torch.cuda.stream(aside):
+            graph.capture_begin(capture_error_mode="thread_local")
+            try:
+                make_step()
+            except Exception as error:
                 try:
-                    make_step()
-                finally:
                     graph.capture_end()
-        except Exception as error:
-            self.wanted = False
-            raise RuntimeError(
-                "GGT: the step could not be captured as a CUDA graph and was not made; cuda_graph=False does without"
-            ) from error
+                except Exception:  # torch is not to be trusted after this
+                    raise RuntimeError(
+                        "GGT: the step could not be captured as a CUDA graph, and torch could not end the capture. "
+                        "Start anew, without cuda_graph=True."
+                    ) from error
+                warnings.warn(
+                    f"GGT: the step could not be captured as a CUDA graph ({type(error).__name__}: {error}); going on "
+                    "without one",
+                    stacklevel=7,
+                )
+                return None
+            graph.capture_end()
         here.wait_stream(aside)
         return graph
 
 
-def _signature(groups: list[Group], blocks: Sequence[Block]) -> Hashable:
+def _signature(groups: list[Group], blocks: Sequence[Block], idle: Sequence[Block]) -> Hashable:
     """What a graph of this step is good for; None: it cannot be one."""
-    if not blocks or len({block.device for block in blocks}) > 1:
+    devices = {block.device for block in (*blocks, *idle)}
+    if not blocks or len(devices) > 1:
         return None
     options = []
     for group in groups:
@@ -137,9 +163,14 @@ def _signature(groups: list[Group], blocks: Sequence[Block]) -> Hashable:
         if group["nonfinite"] == "raise" or group["solver"] == "eigh" or group["jitter"] == 0:
             return None  # the host would have to look, or cuSOLVER's eigh would wait
         options.append(tuple(_plain(group[key]) for key in _BAKED))
-        options.append((id(lr), lr.data_ptr()) if isinstance(lr, Tensor) else ())
+        if isinstance(lr, Tensor):
+            if lr.device not in devices:
+                return None  # it would have to be copied in every step
+            options.append((id(lr), lr.data_ptr(), lr.dtype))
+        else:
+            options.append(())
     parts = [block.prepare_for_graph() for block in blocks]
-    return None if None in parts else (tuple(options), tuple(parts))
+    return None if None in parts else (tuple(options), tuple(parts), tuple(block.window for block in idle))
 
 
 def _plain(value: Any) -> Hashable:  # noqa: ANN401 - an option

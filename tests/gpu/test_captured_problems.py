@@ -12,8 +12,6 @@ CUDA = torch.device("cuda", 0)
 
 
 def tiny(name, **settings):
-    # cuDNN draws the masks between an LSTM's layers from a state of its own: no dropout there.
-    settings = {"dropout": 0.0, **settings} if name == "ptb-chars" else settings
     return type(f"Tiny{name}", (problem_class(f"{name}-tiny"),), settings)(0, CUDA)
 
 

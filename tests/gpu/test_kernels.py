@@ -318,7 +318,7 @@ def test_a_step_graph_follows_rates_and_addresses_and_is_made_anew_for_all_else(
         monkeypatch.setattr(
             optimizer._graph,
             "_captured",
-            lambda groups, _, make_step, o=optimizer: FakeGraph(o._graph, groups, make_step, o._blocks()),
+            lambda groups, _, make_step, o=optimizer: FakeGraph(o._graph, groups, make_step, o.attached_blocks()),
         )
         for step in range(10):
             for p in parameters:

@@ -16,12 +16,15 @@ pytestmark = [
 ]
 
 
+KERNELS = torch.cuda.is_available() and gpu_kernels(torch.device("cuda", 0)) is not None  # no graph without
+
+
 def both(**options):
     return Run("cuda", **options), Run("cuda", cuda_graph=True, **options)
 
 
-def is_graph(run):
-    return run.optimizer._graph._graph is not None
+def is_graph(optimizer):
+    return optimizer._graph._graph is not None
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
@@ -35,8 +38,7 @@ def test_a_graph_makes_the_same_steps(options):
             run.optimizer.step()
         assert torch.equal(plain.values(), graphed.values()), step
     assert graphed.optimizer.skipped == 1
-    by_kernels = options.get("window_dtype") != torch.float64 and gpu_kernels(torch.device("cuda", 0)) is not None
-    assert is_graph(graphed) == by_kernels
+    assert is_graph(graphed.optimizer) == (KERNELS and options.get("window_dtype") != torch.float64)
 
 
 def test_gradients_elsewhere_and_missing_ones():
@@ -50,6 +52,7 @@ def test_gradients_elsewhere_and_missing_ones():
                 p.grad = None if p.grad is None else p.grad.clone()
             run.optimizer.step()
         assert torch.equal(plain.values(), graphed.values()), step
+        assert is_graph(graphed.optimizer) == (KERNELS and (3 <= step < 10 or step >= 18))
 
 
 def test_what_changes_between_steps():
@@ -68,7 +71,7 @@ def test_what_changes_between_steps():
                 torch.manual_seed(0)
                 late = nn.Parameter(torch.randn(70, device="cuda"))
                 run.parameters.append(late)
-                optimizer.add_param_group({"params": [late], "lr": 3e-3})
+                optimizer.add_param_group({"params": [late], "lr": 3e-3, "betas": (0.8, 0.95)})
             if step == 40:
                 run.optimizer = copy.deepcopy(optimizer)
                 run.parameters = [p for group in run.optimizer.param_groups for p in group["params"]]
@@ -77,9 +80,10 @@ def test_what_changes_between_steps():
             run.give_gradients(step)
             run.optimizer.step()
         assert torch.equal(plain.values(), graphed.values()), step
-    assert is_graph(graphed) == (gpu_kernels(torch.device("cuda", 0)) is not None)
+    assert is_graph(graphed.optimizer) == KERNELS
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("tensor_lr", [False, True])
 def test_no_synchronization_not_even_to_capture(tensor_lr):
     run = Run("cuda", cuda_graph=True)
@@ -89,11 +93,12 @@ def test_no_synchronization_not_even_to_capture(tensor_lr):
     run.optimizer.step()
     for step in range(1, 10):
         run.give_gradients(step)
-        torch.cuda.set_sync_debug_mode("error")
         try:
+            torch.cuda.set_sync_debug_mode("error")
             run.optimizer.step()
         finally:
             torch.cuda.set_sync_debug_mode("default")
+    assert is_graph(run.optimizer) == KERNELS
 
 
 @pytest.mark.parametrize("options", [{"nonfinite": "raise"}, {"solver": "eigh"}, {"jitter": 0.0}], ids=str)
@@ -104,7 +109,64 @@ def test_steps_that_cannot_be_a_graph(options):
             run.give_gradients(step)
             run.optimizer.step()
     assert torch.equal(plain.values(), graphed.values())
-    assert not is_graph(graphed)
+    assert not is_graph(graphed.optimizer)
+
+
+def test_a_rate_on_the_cpu():
+    plain, graphed = both()
+    for step in range(10):
+        for run in (plain, graphed):
+            run.optimizer.param_groups[0]["lr"] = torch.tensor(1e-2 / (1 + step))
+            run.give_gradients(step)
+            run.optimizer.step()
+    assert torch.equal(plain.values(), graphed.values())
+    assert not is_graph(graphed.optimizer)
+
+
+@pytest.mark.skipif(not KERNELS, reason="needs the kernels")
+def test_a_step_that_cannot_be_captured_is_made_without(monkeypatch):
+    plain, graphed = both()
+    make_step = graphed.optimizer._make_step
+
+    def fail_in_a_capture():
+        if torch.cuda.is_current_stream_capturing():
+            raise torch.cuda.OutOfMemoryError("no more")
+        make_step()
+
+    monkeypatch.setattr(graphed.optimizer, "_make_step", fail_in_a_capture)
+    for step in range(10):
+        for run in (plain, graphed):
+            run.give_gradients(step)
+            if run is graphed and step == 3:
+                with pytest.warns(UserWarning, match=r"OutOfMemoryError: no more\); going on without one"):
+                    run.optimizer.step()
+            else:
+                run.optimizer.step()
+        assert isinstance(graphed.optimizer.param_groups[0]["lr"], float)
+        assert torch.equal(plain.values(), graphed.values()), step
+    assert not is_graph(graphed.optimizer)
+
+
+def test_a_matrix_without_a_gradient_counts_skipped_steps_too():
+    found = []
+    for cuda_graph in (False, True):
+        generator = torch.Generator().manual_seed(0)
+        parameters = [nn.Parameter(torch.randn(size, generator=generator).cuda()) for size in (50, 70)]
+        groups = [{"params": [p]} for p in parameters]
+        optimizer = GGT(groups, lr=1e-2, window=5, scope="group", cuda_graph=cuda_graph)
+        for step in range(40):
+            for index, p in enumerate(parameters):
+                p.grad = torch.randn(p.shape, generator=generator).cuda()
+                if step in (15, 25) and index == 0:
+                    p.grad[0] = torch.nan
+                if 10 <= step < 20 and index == 1:
+                    p.grad = None
+            optimizer.step()
+        assert is_graph(optimizer) == (KERNELS and cuda_graph)
+        counts = [int(optimizer.state[p]["skipped"]) for p in parameters]
+        found.append((counts, torch.cat([p.detach().cpu() for p in parameters])))
+    assert found[0][0] == found[1][0] == [2, 2]
+    assert torch.equal(found[0][1], found[1][1])
 
 
 def test_inside_another_graph():
@@ -112,10 +174,15 @@ def test_inside_another_graph():
     for step in range(3):
         run.give_gradients(step)
         run.optimizer.step()
-    graph = torch.cuda.CUDAGraph()
     torch.cuda.synchronize()
-    with pytest.raises(RuntimeError, match="capturable=True, without cuda_graph"), torch.cuda.graph(graph):
-        run.optimizer.step()
+
+    def capture():
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+            torch.zeros(1, device="cuda")  # torch warns of graphs that are empty
+            run.optimizer.step()
+
+    with pytest.raises(RuntimeError, match="capturable=True, without cuda_graph"):
+        capture()
 
 
 @pytest.mark.parametrize("scope", ["model", "group", "parameter"])
@@ -140,5 +207,7 @@ def test_training(scope):
                 optimizer.step()
                 schedule.step()
                 found.append(loss.item())
+                del loss  # with its graph, which is of this stream
+        assert is_graph(optimizer) == (KERNELS and cuda_graph)
         losses.append(found)
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)

@@ -70,10 +70,22 @@ def test_char_lstm_against_a_loop_over_time():
     logits, (h, c) = model(codes, before)
     x = model.embed.weight[codes]
     for layer in range(3):
-        x, h_last, c_last = lstm_loop(x, model.lstm.all_weights[layer], before[0][layer], before[1][layer])
+        x, h_last, c_last = lstm_loop(x, model.layers[0].all_weights[layer], before[0][layer], before[1][layer])
         torch.testing.assert_close(h[layer], h_last)
         torch.testing.assert_close(c[layer], c_last)
     torch.testing.assert_close(logits, x @ model.out.weight.T + model.out.bias)
+
+
+def test_char_lstm_with_dropout_is_the_same_model_layer_by_layer():
+    together, apart = CharLSTM3(7, 3, 5).double(), CharLSTM3(7, 3, 5, dropout=0.5).double().eval()
+    assert count(together) == count(apart)
+    with torch.no_grad():
+        for ours, theirs in zip(apart.parameters(), together.parameters(), strict=True):
+            ours.copy_(theirs)
+    codes = torch.randint(0, 7, (9, 2))
+    before = tuple(torch.randn(3, 2, 5, dtype=torch.float64) for _ in range(2))
+    for hidden in (None, before):
+        torch.testing.assert_close(apart(codes, hidden), together(codes, hidden))
 
 
 @pytest.mark.parametrize("make", [lambda: CharLSTM3(7, 3, 5), lambda: WordLSTM(7, 4, 5, 3)])
@@ -90,17 +102,18 @@ def test_a_text_in_two_pieces_is_the_text(make):
 def test_char_lstm_dropout_is_of_every_layer_and_in_training_only():
     codes = torch.randint(0, 7, (5, 2))
 
-    def is_random(weights_of_what_it_drops):
+    def is_random(after_dropout):
         model = CharLSTM3(7, 3, 40, dropout=0.5, dropout_output=0.5)
         with torch.no_grad():
-            for name in {"lstm.weight_ih_l1", "lstm.weight_ih_l2", "out.weight"} - {weights_of_what_it_drops}:
+            for name in {"layers.1.weight_ih_l0", "layers.2.weight_ih_l0"} - {after_dropout}:
                 model.get_parameter(name).zero_()  # then what is dropped before it cannot show
-        where = model.lstm if weights_of_what_it_drops.startswith("lstm") else model
-        outputs = [where(model.embed(codes) if where is model.lstm else codes)[0] for _ in range(2)]
-        return not torch.equal(*outputs)
+            if after_dropout != "out.weight":
+                model.dropout_output.p = 0.0
+        return not torch.equal(model(codes)[0], model(codes)[0])
 
     assert is_random("out.weight")
-    assert is_random("lstm.weight_ih_l2")
+    assert is_random("layers.2.weight_ih_l0")
+    assert not is_random("layers.1.weight_ih_l0")  # what comes of it goes no further
     assert not is_random("none")
     model = CharLSTM3(7, 3, 40, dropout=0.5, dropout_output=0.5).eval()
     assert torch.equal(model(codes)[0], model(codes)[0])

@@ -170,6 +170,11 @@ def step(
         taken.append(make_optimizer(optimizer, parameters, scope=scope, **windowed))
         fill(taken[0], parameters, times=(r or _PERIOD) + 2)
 
+    def with_own_graph() -> dict[str, float]:
+        take = make_optimizer(optimizer, parameters, scope=scope, cuda_graph=True, **windowed)
+        fill(take, parameters, times=(r or _PERIOD) + 2)
+        return measure(take, device, repeats=repeats, seconds=seconds).as_dict()
+
     if device.type == "cuda":
         result["peak_bytes"] = peak_bytes(make_and_fill)
         result["peak_beyond"] = result["peak_bytes"] / (4 * elements)
@@ -187,15 +192,12 @@ def step(
     if device.type == "cuda":
         result["launches"] = attempt(lambda: launches(take))
         result["host_syncs"] = attempt(lambda: host_syncs(take))
-        if optimizer == "GGT" and result["window_bytes"] <= _SMALL:
-            own = make_optimizer(optimizer, parameters, scope=scope, cuda_graph=True, **windowed)
-            fill(own, parameters, times=(r or _PERIOD) + 2)
-            result["graph"] = measure(own, device, repeats=repeats, seconds=seconds).as_dict()
-            del own
         # Last: a capture that fails may leave this process unable to do anything more.
         result["captured"] = attempt(
             lambda: measure(captured(take), device, repeats=repeats, seconds=seconds).as_dict()
         )
+        if optimizer == "GGT" and result["window_bytes"] <= _SMALL:
+            result["graph"] = attempt(with_own_graph)
     for mode in ("eager", "graph", "captured"):
         if "floor_ms" in result and isinstance(result.get(mode), dict):
             result[f"{mode}_over_floor"] = result[mode]["median_ms"] / result["floor_ms"]

@@ -1,7 +1,7 @@
 """Whole training steps of the paper's two models: forward, backward and optimizer, SGD's, GGT's and others' in turn."""
 
-import contextlib
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,11 +11,12 @@ from torch.nn import functional
 from ggt_lab.bench.timing import Timing, attempt, captured, interleaved, summarize
 from ggt_lab.models import CharLSTM3, ShakeShake26
 from ggt_lab.optimizers import missing_package, optimizer_factory
+from ggt_lab.problems.text import PTBCharacters
 from torch_ggt import GGT
 
 __all__ = ["BASELINES", "CONTENDERS", "MODELS", "training"]
 
-_VOCABULARY, _BATCH, _LENGTH = 50, 128, 100
+_VOCABULARY, _BATCH = 50, 128
 
 CONTENDERS: Mapping[str, Mapping[str, Any]] = {
     "SGD": {},
@@ -43,14 +44,31 @@ BASELINES: Mapping[str, str] = {
 In eager mode only, which is how long runs are trained; AdaGrad and Muon cannot be captured."""
 
 
-def _lstm(width: int, *, autocast: bool, tiny: bool, device: torch.device) -> tuple[nn.Module, Callable[[], Tensor]]:
-    """A batch of 128 sequences of 100 characters, as `ggt_lab.problems.text` has it; the paper leaves both open."""
-    batch, length = (4, 5) if tiny else (_BATCH, _LENGTH)
-    model = CharLSTM3(_VOCABULARY, embedding=8 if tiny else 128, width=16 if tiny else width).to(device)
-    codes = torch.randint(0, _VOCABULARY, (length + 1, batch), device=device)
+@dataclass(frozen=True)
+class _Sequences:
+    """An LSTM and the shape of its batches."""
+
+    width: int
+    batch: int = 128
+    length: int = 100
+    dropout: float = 0.0
+    autocast: bool = False
+
+
+_LONG_RUNS = _Sequences(
+    *(PTBCharacters.width, PTBCharacters.batch, PTBCharacters.length, PTBCharacters.dropout, PTBCharacters.autocast)
+)
+_LSTMS = {"lstm": _Sequences(500), "lstm-512-bf16": _LONG_RUNS}
+_TINY = _Sequences(16, batch=4, length=5)
+
+
+def _lstm(sequences: _Sequences, *, device: torch.device) -> tuple[nn.Module, Callable[[], Tensor]]:
+    model = CharLSTM3(_VOCABULARY, width=sequences.width, dropout=sequences.dropout).to(device)
+    codes = torch.randint(0, _VOCABULARY, (sequences.length + 1, sequences.batch), device=device)
 
     def loss() -> Tensor:
-        with torch.autocast(device.type, dtype=torch.bfloat16) if autocast else contextlib.nullcontext():
+        # Without the cache of casts, which a captured step must not have.
+        with torch.autocast(device.type, torch.bfloat16, enabled=sequences.autocast, cache_enabled=False):
             logits, _ = model(codes[:-1])
             return functional.cross_entropy(logits.flatten(0, 1), codes[1:].flatten())
 
@@ -59,8 +77,10 @@ def _lstm(width: int, *, autocast: bool, tiny: bool, device: torch.device) -> tu
 
 def _sizes(model: str, *, tiny: bool) -> dict[str, int]:
     """What a record says about a batch."""
-    batch, length = (4, 5) if tiny else (_BATCH, _LENGTH)
-    return {"batch": batch} if model == "shake-shake" else {"batch": batch, "length": length}
+    if model == "shake-shake":
+        return {"batch": 4 if tiny else _BATCH}
+    sequences = _TINY if tiny else _LSTMS[model]
+    return {"batch": sequences.batch, "length": sequences.length}
 
 
 def _shake_shake(*, tiny: bool, device: torch.device) -> tuple[nn.Module, Callable[[], Tensor]]:
@@ -72,13 +92,9 @@ def _shake_shake(*, tiny: bool, device: torch.device) -> tuple[nn.Module, Callab
 
 
 def _make(model: str, *, tiny: bool, device: torch.device) -> tuple[nn.Module, Callable[[], Tensor]]:
-    if model == "lstm":
-        return _lstm(500, autocast=False, tiny=tiny, device=device)
-    if model == "lstm-512-bf16":
-        return _lstm(512, autocast=True, tiny=tiny, device=device)
     if model == "shake-shake":
         return _shake_shake(tiny=tiny, device=device)
-    raise ValueError(f"model must be one of {', '.join(MODELS)}, got {model!r}")
+    return _lstm(_TINY if tiny else _LSTMS[model], device=device)
 
 
 MODELS = ("lstm", "shake-shake", "lstm-512-bf16")
@@ -113,6 +129,8 @@ def training(
         tiny: models of a few thousand parameters, to try the code out.
     """
     del bandwidth
+    if model not in MODELS:
+        raise ValueError(f"model must be one of {', '.join(MODELS)}, got {model!r}")
     if mode not in ("eager", "captured"):
         raise ValueError(f"mode must be eager or captured, got {mode!r}")
     torch.backends.cudnn.benchmark = True  # the best convolutions for all: SGD's time is the denominator

@@ -26,8 +26,8 @@ class CharLSTM3(nn.Module):
         vocabulary: number of different tokens.
         embedding: size of a token's vector.
         width: of every layer.
-        dropout: probability, between the layers, in training. On CUDA cuDNN draws the masks, from a state that torch
-            neither saves nor seeds anew.
+        dropout: probability, between the layers, in training. The layers are then three calls and not one: cuDNN's own
+            dropout makes the host wait whenever a seed was set, and cannot be captured in a CUDA graph.
         dropout_output: the same of the last layer's output.
 
     Example:
@@ -47,14 +47,27 @@ class CharLSTM3(nn.Module):
     ) -> None:
         super().__init__()
         self.embed = nn.Embedding(vocabulary, embedding)
-        self.lstm = nn.LSTM(embedding, width, num_layers=3, dropout=dropout)
-        self.dropout = nn.Dropout(dropout_output)
+        if dropout:
+            self.layers = nn.ModuleList(nn.LSTM(size, width) for size in (embedding, width, width))
+        else:
+            self.layers = nn.ModuleList([nn.LSTM(embedding, width, num_layers=3)])
+        self.dropout_between = nn.Dropout(dropout)
+        self.dropout_output = nn.Dropout(dropout_output)
         self.out = nn.Linear(width, vocabulary)
 
     def forward(self, codes: Tensor, hidden: Hidden | None = None) -> tuple[Tensor, Hidden]:
         """Logits, and the state (h, c), each (3, batch, width)."""
-        output, state = self.lstm(self.embed(codes), hidden)
-        return self.out(self.dropout(output)), state
+        x = self.embed(codes)
+        before = [None] * len(self.layers) if hidden is None else _by_layer(hidden, len(self.layers))
+        after = []
+        for index, (layer, given) in enumerate(zip(self.layers, before, strict=True)):
+            x, state = layer(self.dropout_between(x) if index else x, given)
+            after.append(state)
+        return self.out(self.dropout_output(x)), tuple(torch.cat(parts) for parts in zip(*after, strict=True))
+
+
+def _by_layer(hidden: Hidden, layers: int) -> list[Hidden]:
+    return list(zip(*(part.chunk(layers) for part in hidden), strict=True))
 
 
 def locked_dropout(x: Tensor, probability: float, training: bool) -> Tensor:

@@ -5,8 +5,8 @@ experiment with other settings. Every problem has a tiny variant, its name and `
 attributes in ``tiny`` put over its own, on data made up on the spot.
 
 Nothing random has a state: the order of an epoch is a function of (seed, epoch), the noise inside the model (dropout,
-shakes) of (seed, step). So a run that is saved and loaded goes on as if it had not been interrupted. (One exception:
-between the layers of an LSTM on CUDA, cuDNN draws dropout masks from a state of its own.) No step waits for the device.
+shakes) of (seed, step). So a run that is saved and loaded goes on as if it had not been interrupted. No step waits for
+the device.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -203,6 +203,7 @@ class DeepProblem:
         ]
         if differing:
             raise ValueError(f"the saved run is another one: it differs in {', '.join(differing)}")
+        self._graph, self._shapes, self._alike = None, [], 0
         self.model.load_state_dict(state["model"])
         self.step, self._counted = state["step"], state["counted"]
         self._losses.copy_(state["losses"])
