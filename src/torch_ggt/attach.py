@@ -128,10 +128,8 @@ def _claim(
         made_with |= {"parameters": len(matrix), "rows in the window": counts, "digest of the state": digest(small)}
         options.append(made_with)
         parameters += [(describe(group, parameter, shape=False), parameter) for group, parameter in matrix]
-    gradients = [
-        (describe(group, parameter, shape=False), parameter.grad is not None)
-        for blocks in matrices
-        for block in blocks
-        for group, parameter in block.members
-    ]
+    members = [member for blocks in matrices for block in blocks for member in block.members]
+    gradients = [(describe(group, parameter, shape=False), parameter.grad is not None) for group, parameter in members]
+    if not waiting:  # no parameter is compared by itself
+        options.append({"dtypes of all parameters": sorted({str(parameter.dtype) for _, parameter in members})})
     return Claim(options, parameters, gradients)

@@ -126,8 +126,8 @@ class GGT(Optimizer):
         self._sharding: Sharding = Local()
         self._matrices: list[list[Block]] = []
         self._blocks_made_for: list[tuple[int, list[int]]] = []
-        # What all ranks know of each other: how many sums a step adds up, and which parameters have gradients.
-        self._agreed: tuple[int, list[bool] | None] = (0, None)
+        # What all ranks know of each other: how many sums a step adds up, and the pattern of gradients.
+        self._agreed: tuple[int, list[tuple[bool, torch.dtype]] | None] = (0, None)
         self._warned = False
         self._graph = StepGraph(cuda_graph)
         defaults = {
@@ -325,9 +325,9 @@ class GGT(Optimizer):
             length = sum(block.window.decay[..., 0].numel() * (block.window.size + 1) for block in shards if block)
             self._agreed = length, self._pattern() if allot else None
 
-    def _pattern(self) -> list[bool]:
-        """Which parameters have a gradient."""
-        return [p.grad is not None for group in self.param_groups for p in group["params"]]
+    def _pattern(self) -> list[tuple[bool, torch.dtype]]:
+        """Which parameters have a gradient, and their dtypes."""
+        return [(p.grad is not None, p.dtype) for group in self.param_groups for p in group["params"]]
 
     def _replay(self) -> bool:
         """Make the step by a graph, if there is one for it."""

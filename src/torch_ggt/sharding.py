@@ -47,8 +47,9 @@ _ANOTHER_FAILED = (
     "GGT: another rank of the process group has failed in this step, and its error says why. Nothing was changed here."
 )
 _ONLY_SOME = (
-    "GGT: ranks disagree: {who} has gradients for other parameters than in the step before, or another state, and "
-    "{others} goes on as before. All ranks must have gradients for the same parameters and load the same state. "
+    "GGT: ranks disagree: {who} has gradients for other parameters than in the step before, other dtypes, or another "
+    "state, and {others} goes on as before. All ranks must have gradients for the same parameters, of the same dtypes, "
+    "and load the same state. "
     "Nothing was changed."
 )
 # Elements that one all-gather brings in: enough to fill a network, and little beside a window.

@@ -129,6 +129,32 @@ def no_gradient_later():
     optimizer.step()
 
 
+@case(
+    "another rank has gradients for other parameters than in the step before, other dtypes", "this rank has gradients"
+)
+def another_dtype_later():
+    parameters = parameters_of((3, 2), (4,))
+    optimizer = first_step(parameters)
+    if odd():
+        for p in parameters:
+            p.grad = None
+            p.data = p.data.double()
+            p.grad = torch.ones_like(p)
+    optimizer.step()
+
+
+@case("dtypes of all parameters")
+def other_dtypes_later():
+    parameters = parameters_of((3, 2), (4,))
+    optimizer = first_step(parameters)
+    dtype = torch.float64 if odd() else torch.bfloat16
+    for p in parameters:
+        p.grad = None
+        p.data = p.data.to(dtype)
+        p.grad = torch.ones_like(p)
+    optimizer.step()
+
+
 @case("rank 0 has a gradient for parameter 0 of its group, and rank 1 has none")
 def gradients_of_others():
     parameters = parameters_of((3, 2), (4,))
