@@ -9,7 +9,7 @@ from torch import Tensor
 
 from torch_ggt.inverse_root import check_solver
 
-__all__ = ["check_agreement", "check_options"]
+__all__ = ["OF_MATRIX", "OF_STEP", "check_agreement", "check_options", "plain"]
 
 _CHOICES = {
     "history": ("momentum", "gradient"),
@@ -21,13 +21,14 @@ _CHOICES = {
 _FLAGS = ("nesterov", "maximize", "capturable")
 _NONNEGATIVE = ("eps", "weight_decay", "sgd_scale", "jitter")
 
-# Options of one full matrix, which all of its param groups must share.
-_OF_MATRIX = (
+OF_MATRIX = (
     *("betas", "eps", "window", "window_dtype", "history", "sgd_scale", "jitter", "nesterov"),
     *("adjust_lr_fn", "solver"),
 )
-# Options of the step as a whole, alike in all param groups whatever the scope.
-_OF_STEP = ("scope", "nonfinite")
+"""Options of one full matrix, which all of its param groups must share."""
+
+OF_STEP = ("scope", "nonfinite")
+"""Options of the step as a whole, alike in all param groups whatever the scope."""
 
 
 def check_options(options: dict[str, Any]) -> None:
@@ -55,10 +56,10 @@ def check_agreement(groups: list[dict[str, Any]]) -> None:
     if len(groups) < 2:
         return
     first = groups[0]
-    of_matrix = _OF_MATRIX if first["scope"] == "model" else ()
+    of_matrix = OF_MATRIX if first["scope"] == "model" else ()
     for number, group in enumerate(groups[1:], start=1):
-        for key in (*_OF_STEP, *of_matrix):
-            if _plain(group[key]) != _plain(first[key]):
+        for key in (*OF_STEP, *of_matrix):
+            if plain(group[key]) != plain(first[key]):
                 remedy = " (scope='group' gives each group its own matrix)" if key in of_matrix else ""
                 raise ValueError(
                     f"GGT: param group {number} has {key}={group[key]!r} and group 0 has {key}={first[key]!r}; with "
@@ -66,8 +67,9 @@ def check_agreement(groups: list[dict[str, Any]]) -> None:
                 )
 
 
-def _plain(value: object) -> object:
-    return tuple(value) if isinstance(value, list) else value  # betas read back from JSON are a list
+def plain(value: Any) -> Any:  # noqa: ANN401 - an option
+    """An option's value, to compare: betas read back from JSON are a list."""
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _check_lr(lr: object) -> None:

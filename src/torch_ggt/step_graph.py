@@ -10,7 +10,6 @@ gradients, a window loaded from a checkpoint, is noticed, and a few like steps l
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,15 +17,12 @@ from torch.autograd.graph import increment_version
 
 from torch_ggt.block import Block
 from torch_ggt.members import Group
+from torch_ggt.options import OF_MATRIX, OF_STEP, plain
 
 __all__ = ["StepGraph"]
 
 _WARM = 3  # like steps before a graph is captured: libraries and caches are ready then
-# What a graph's launches depend on; lr is not among it.
-_BAKED = (
-    *("betas", "eps", "weight_decay", "history", "sgd_scale", "jitter", "nesterov", "adjust_lr_fn", "solver"),
-    *("nonfinite", "maximize"),
-)
+_BAKED = (*OF_MATRIX, *OF_STEP, "weight_decay", "maximize")  # what a graph's launches depend on; lr is not
 
 
 class StepGraph:
@@ -162,7 +158,7 @@ def _signature(groups: list[Group], blocks: Sequence[Block], idle: Sequence[Bloc
         lr = group["lr"]
         if group["nonfinite"] == "raise" or group["solver"] == "eigh" or group["jitter"] == 0:
             return None  # the host would have to look, or cuSOLVER's eigh would wait
-        options.append(tuple(_plain(group[key]) for key in _BAKED))
+        options.append(tuple(plain(group[key]) for key in _BAKED))
         if isinstance(lr, Tensor):
             if lr.device not in devices:
                 return None  # it would have to be copied in every step
@@ -171,7 +167,3 @@ def _signature(groups: list[Group], blocks: Sequence[Block], idle: Sequence[Bloc
             options.append(())
     parts = [block.prepare_for_graph() for block in blocks]
     return None if None in parts else (tuple(options), tuple(parts), tuple(block.window for block in idle))
-
-
-def _plain(value: Any) -> Hashable:  # noqa: ANN401 - an option
-    return tuple(value) if isinstance(value, list) else value

@@ -129,6 +129,13 @@ def no_gradient_later():
     optimizer.step()
 
 
+def convert(parameters, dtype):
+    for p in parameters:
+        p.grad = None
+        p.data = p.data.to(dtype)
+        p.grad = torch.ones_like(p)
+
+
 @case(
     "another rank has gradients for other parameters than in the step before, other dtypes", "this rank has gradients"
 )
@@ -136,10 +143,7 @@ def another_dtype_later():
     parameters = parameters_of((3, 2), (4,))
     optimizer = first_step(parameters)
     if odd():
-        for p in parameters:
-            p.grad = None
-            p.data = p.data.double()
-            p.grad = torch.ones_like(p)
+        convert(parameters, torch.float64)
     optimizer.step()
 
 
@@ -147,11 +151,7 @@ def another_dtype_later():
 def other_dtypes_later():
     parameters = parameters_of((3, 2), (4,))
     optimizer = first_step(parameters)
-    dtype = torch.float64 if odd() else torch.bfloat16
-    for p in parameters:
-        p.grad = None
-        p.data = p.data.to(dtype)
-        p.grad = torch.ones_like(p)
+    convert(parameters, torch.float64 if odd() else torch.bfloat16)
     optimizer.step()
 
 

@@ -55,10 +55,16 @@ class _Sequences:
     autocast: bool = False
 
 
-_LONG_RUNS = _Sequences(
-    *(PTBCharacters.width, PTBCharacters.batch, PTBCharacters.length, PTBCharacters.dropout, PTBCharacters.autocast)
-)
-_LSTMS = {"lstm": _Sequences(500), "lstm-512-bf16": _LONG_RUNS}
+_LSTMS = {
+    "lstm": _Sequences(500),
+    "lstm-512-bf16": _Sequences(
+        width=PTBCharacters.width,
+        batch=PTBCharacters.batch,
+        length=PTBCharacters.length,
+        dropout=PTBCharacters.dropout,
+        autocast=PTBCharacters.autocast,
+    ),
+}
 _TINY = _Sequences(16, batch=4, length=5)
 
 
