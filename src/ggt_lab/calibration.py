@@ -16,11 +16,10 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from ggt_lab.results import Record, json_objects
+from ggt_lab.results import Record
 from ggt_lab.whole import write_whole
 
 __all__ = [
@@ -30,7 +29,6 @@ __all__ = [
     "device_seconds",
     "load_calibration",
     "measured_steps",
-    "read_records",
     "solve_times",
     "write_calibration",
 ]
@@ -131,61 +129,40 @@ def device_seconds(calibration: Calibration, d: float, r: int, dtype: str, bandw
     return passes + TRAFFIC * d / bandwidth + calibration.solve_s(r) + calibration.small_s
 
 
-def read_records(folders: Sequence[Path]) -> list[Record]:
-    """The cases below these folders, of this version's files and of the first ones; the last read of a name counts.
-
-    Folders of records begin with their date, and are read in that order.
-    """
-    measured = (each for each in json_objects(folders) if "case" in each and isinstance(each.get("result"), dict))
-    return list({each["case"]: each for each in measured}.values())
-
-
 def measured_steps(records: Sequence[Record]) -> list[Measured]:
-    """The GGT steps with one matrix among the records, whichever version wrote them."""
+    """The GGT steps with one matrix among the records of `ggt_lab.results.read_cases`."""
     found = []
     for record in records:
-        result, options = record["result"], record.get("options", {})
-        of_ggt = record.get("kind", "steps") in ("steps", "scopes", "baselines")
-        of_ggt = of_ggt and record.get("device", "cuda") == "cuda"
-        of_ggt = of_ggt and options.get("optimizer", "GGT") == "GGT" and options.get("scope", "model") == "model"
-        eager = _ms(result, "eager")
-        if not of_ggt or not record["case"].startswith(("step_", "scope_model_", "baseline_")) or eager is None:
+        if record["kind"] not in ("steps", "scopes", "baselines") or record["device"] != "cuda":
             continue
-        dtype = str(result.get("dtype") or record.get("dtype", "float32")).removeprefix("torch.")
-        profile = result.get("launches")
+        result, options = record.get("result") or {}, record["options"]
+        if options["optimizer"] != "GGT" or options.get("scope", "model") != "model" or "eager" not in result:
+            continue
+        eager, captured, profile = result["eager"], result.get("captured"), result.get("launches")
         solve = profile.get("us", {}).get("_solve") if isinstance(profile, dict) else None
-        captured = _ms(result, "captured")
         found.append(
             Measured(
                 case=record["case"],
-                d=int(result.get("d") or record["d"]),
-                r=int(result.get("r") or record["r"]),
-                dtype=dtype,
-                device_s=(eager if captured is None else captured) * 1e-3,
-                eager_s=eager * 1e-3,
-                bandwidth=float(record.get("copy_bandwidth") or record["copy bandwidth"]),
+                d=int(result["d"]),
+                r=int(result["r"]),
+                dtype=str(result["dtype"]).removeprefix("torch."),
+                device_s=(captured if isinstance(captured, dict) else eager)["median_ms"] * 1e-3,
+                eager_s=eager["median_ms"] * 1e-3,
+                bandwidth=float(record["copy_bandwidth"]),
                 solve_s=None if solve is None else solve * 1e-6,
             )
         )
     return found
 
 
-def _ms(result: Mapping[str, Any], mode: str) -> float | None:
-    value = result.get(f"{mode}, ms", result.get(mode))
-    if isinstance(value, Mapping):
-        value = value.get("median_ms")
-    return float(value) if isinstance(value, int | float) else None
-
-
 def solve_times(records: Sequence[Record]) -> dict[int, float]:
     """Seconds of the r × r part by r, from the cases that measure it alone, captured."""
     found = {}
     for record in records:
-        if record["case"].startswith("root_r") and record["case"].endswith("_batch1"):
-            result = record["result"]
-            ms = result.get("kernel, captured", result.get('kernel {"warps": 4, "panel": 64, "block": 32}, captured'))
-            if isinstance(ms, float):
-                found[int(result.get("r") or record["r"])] = ms * 1e-3
+        result = record.get("result") or {}
+        ms = result.get("kernel, captured")
+        if record["kind"] == "root" and result["batch"] == 1 and isinstance(ms, float):
+            found[int(result["r"])] = ms * 1e-3
     return found
 
 

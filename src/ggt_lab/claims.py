@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ggt_lab.bench.claims import speed_verdicts
-from ggt_lab.bench.run import read_cases
+from ggt_lab.results import read_cases
 from ggt_lab.verdict import Verdict
 from ggt_lab.whole import write_whole
 

@@ -18,11 +18,10 @@ from ggt_lab.calibration import (
     device_seconds,
     item_size,
     measured_steps,
-    read_records,
     solve_times,
     write_calibration,
 )
-from ggt_lab.results import Record
+from ggt_lab.results import Record, read_cases
 
 __all__ = [
     "DTYPES",
@@ -211,7 +210,7 @@ def check_against(records: Sequence[Record]) -> list[Check]:
     """Predict every measured step from all the others, and compare: device times, captured.
 
     Args:
-        records: as `ggt_lab.calibration.read_records` returns them; two steps or more.
+        records: as `ggt_lab.results.read_cases` returns them; two steps or more.
 
     Raises:
         ValueError: too few to leave one out.
@@ -254,7 +253,7 @@ def calibration_of(records: Sequence[Record]) -> tuple[Calibration, dict[str, fl
 
 def main(folders: Sequence[str]) -> None:
     """Write the constants that `ggt plan` uses, from folders of records."""
-    found, errors = calibration_of(read_records([Path(folder) for folder in folders]))
+    found, errors = calibration_of(read_cases([Path(folder) for folder in folders]))
     write_calibration(found, errors)
     worst, typical = worst_and_typical(list(errors.values()))
     print(f"{found.hardware}: {len(errors)} cases, error {typical:.1%} typical, {worst:.1%} at worst")

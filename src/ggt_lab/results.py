@@ -14,7 +14,7 @@ import torch
 
 import torch_ggt
 
-__all__ = ["Results", "command_line", "environment", "json_objects"]
+__all__ = ["Results", "command_line", "environment", "json_objects", "read_cases"]
 
 Record = dict[str, Any]
 
@@ -29,6 +29,11 @@ def json_objects(folders: Iterable[Path]) -> Iterator[Record]:
                 continue  # a kill came between
             if isinstance(found, dict):
                 yield found
+
+
+def read_cases(folders: Iterable[Path]) -> list[Record]:
+    """The cases of benchmarks below these folders, by file name; of a case measured twice the one read last."""
+    return list({each["case"]: each for each in json_objects(folders) if "case" in each and "kind" in each}.values())
 
 
 def environment() -> Record:

@@ -131,7 +131,9 @@ class StepGraph:
                 make_step()
             except Exception as error:
                 try:
-                    graph.capture_end()
+                    with warnings.catch_warnings():
+                        warnings.simplefilter("ignore")  # that the graph is empty, say
+                        graph.capture_end()
                 except Exception:  # torch is not to be trusted after this
                     raise RuntimeError(
                         "GGT: the step could not be captured as a CUDA graph, and torch could not end the capture. "

@@ -18,6 +18,7 @@ from ggt_lab.bench.cases import KINDS, Case, cases
 from ggt_lab.bench.summary import figures, promises, write_summary
 from ggt_lab.figures.speed import draw_speed
 from ggt_lab.reproduce import experiment
+from ggt_lab.results import read_cases
 
 CPU = torch.device("cpu")
 SOURCE = str(Path(run.__file__).parents[2])
@@ -225,7 +226,7 @@ def test_processes_failures_and_resuming(tmp_path):
     again = run.run_cases(mended, tmp_path, device="cpu")
     assert [r["status"] for r in again] == ["done", "done"]
     assert good.stat().st_mtime_ns == before
-    assert {r["case"] for r in run.read_cases([tmp_path])} == {"good", "bad"}
+    assert {r["case"] for r in read_cases([tmp_path])} == {"good", "bad"}
 
 
 def test_a_process_that_dies_or_hangs_is_recorded(tmp_path, monkeypatch):
@@ -274,7 +275,7 @@ def test_no_time_left_leaves_all_cases(tmp_path):
 
 def test_damaged_files_are_run_again(tmp_path):
     (tmp_path / "good.json").write_text('{"case": "good", "sta')
-    assert run.read_cases([tmp_path]) == []
+    assert read_cases([tmp_path]) == []
     assert run._finished(tmp_path / "good.json") is None
 
 

@@ -11,15 +11,14 @@ from ggt_lab.calibration import (
     calibrate,
     load_calibration,
     measured_steps,
-    read_records,
     solve_times,
 )
 from ggt_lab.commands.plan import PlanCommand, count_parameters
 from ggt_lab.plan import calibration_of, check_against, largest_window, make_plan
 from ggt_lab.quantities import parse_bytes, parse_count, parse_seconds
+from ggt_lab.results import read_cases
 
 RECORDS = Path(__file__).parents[2] / "records"
-FIRST = RECORDS / "2026-11-16-gpu-step-first"
 SIMPLE = Calibration("a GPU", 1e12, {"float32": 1.5, "bfloat16": 1.25}, [(10, 1e-5), (100, 1e-4)], 2e-5, 3e-4)
 
 
@@ -199,22 +198,10 @@ def test_cases_that_are_no_ggt_step_of_one_matrix_are_left_out():
     assert measured_steps(others) == []
 
 
-def test_the_first_records_can_be_read_and_are_predicted():
-    records = read_records([FIRST])
-    checks = check_against(records)
-    assert {check.case for check in checks} == {
-        "step_d100000000_r50_bfloat16",
-        "step_d5300000_r200_bfloat16",
-        "step_d5300000_r200_float32",
-    }
-    assert max(abs(check.error) for check in checks) < 0.1
-    assert set(solve_times(records)) == {20, 50, 100}
-
-
 def test_what_is_shipped_comes_from_the_records():
     shipped = load_calibration()
-    records = [record for record in read_records([RECORDS]) if record["case"].startswith("root_")]
-    records += [record for record in read_records([RECORDS]) if record["case"] in shipped.cases]
+    records = read_cases([RECORDS])
+    assert set(solve_times(records)) == {20, 50, 100, 200, 400}
     again, errors = calibration_of(records)
     assert again.factors == pytest.approx(shipped.factors)
     assert (again.hardware, again.bandwidth) == (shipped.hardware, pytest.approx(shipped.bandwidth))

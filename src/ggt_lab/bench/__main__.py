@@ -5,9 +5,9 @@ import sys
 from pathlib import Path
 
 from ggt_lab.bench.cases import KINDS, cases
-from ggt_lab.bench.run import read_cases, run_cases, unfinished, wanted_cases
+from ggt_lab.bench.run import run_cases, unfinished, wanted_cases
 from ggt_lab.bench.summary import write_summary
-from ggt_lab.results import Record
+from ggt_lab.results import Record, read_cases
 
 __all__ = ["main"]
 

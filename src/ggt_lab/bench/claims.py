@@ -16,7 +16,7 @@ def speed_verdicts(records: Sequence[Record]) -> list[Verdict]:
     """O1 and O2, as far as these records have them.
 
     Args:
-        records: of `ggt_lab.bench.run.read_cases`.
+        records: of `ggt_lab.results.read_cases`.
     """
     done = [record for record in records if record.get("status") == "done"]
     training = [record["result"] for record in done if record["kind"] == "training"]

@@ -9,7 +9,7 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,10 @@ from ggt_lab.bench.paper import paper
 from ggt_lab.bench.steps import NotInstalledError, step
 from ggt_lab.bench.timing import copy_bandwidth
 from ggt_lab.bench.training import training
-from ggt_lab.results import Record, environment, json_objects
+from ggt_lab.results import Record, environment
 from ggt_lab.whole import write_whole
 
-__all__ = ["MEASURES", "measure_case", "read_cases", "run_cases", "unfinished", "wanted_cases"]
+__all__ = ["MEASURES", "measure_case", "run_cases", "unfinished", "wanted_cases"]
 
 MEASURES: dict[str, Callable[..., dict[str, Any]]] = {
     "steps": step,
@@ -45,12 +45,6 @@ LONGEST = 240.0
 
 FINISHED = ("done", "not installed")
 _LOG_TAIL = 1500
-
-
-def read_cases(folders: Iterable[Path]) -> list[Record]:
-    """All records of cases below these folders, by file name; of a case measured twice the one read last."""
-    cases = {each["case"]: each for each in json_objects(folders) if "case" in each and "kind" in each}
-    return list(cases.values())
 
 
 def wanted_cases(what: Sequence[str], device: str | None, *, quick: bool) -> tuple[list[Case], str]:

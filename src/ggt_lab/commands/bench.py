@@ -7,11 +7,11 @@ from pathlib import Path
 from rich.table import Table
 
 from ggt_lab.bench.cases import Case
-from ggt_lab.bench.run import read_cases, run_cases, unfinished, wanted_cases
+from ggt_lab.bench.run import run_cases, unfinished, wanted_cases
 from ggt_lab.bench.summary import Line, Promise, write_summary
 from ggt_lab.commands.console import console, progress_bar
 from ggt_lab.figures.speed import draw_speed
-from ggt_lab.results import Record
+from ggt_lab.results import Record, read_cases
 
 __all__ = ["BenchCommand"]
 

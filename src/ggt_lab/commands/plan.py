@@ -9,11 +9,12 @@ import torch
 import tyro
 from rich.table import Table
 
-from ggt_lab.calibration import SHIPPED, Calibration, load_calibration, read_records
+from ggt_lab.calibration import SHIPPED, Calibration, load_calibration
 from ggt_lab.commands.console import console
 from ggt_lab.plan import Plan, calibration_of, make_plan, worst_and_typical
 from ggt_lab.problems import problem_class
 from ggt_lab.quantities import parse_bytes, parse_count, parse_seconds, readable_bytes, readable_seconds
+from ggt_lab.results import read_cases
 
 __all__ = ["PlanCommand", "count_parameters"]
 
@@ -89,7 +90,7 @@ def _calibration(folders: Sequence[Path]) -> tuple[Calibration, list[float]]:
     missing = [str(folder) for folder in folders if not folder.is_dir()]
     if missing:
         raise ValueError(f"no such folder of records: {', '.join(missing)}")
-    calibration, errors = calibration_of(read_records(folders))
+    calibration, errors = calibration_of(read_cases(folders))
     return calibration, list(errors.values())
 
 

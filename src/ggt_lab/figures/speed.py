@@ -22,7 +22,7 @@ def draw_speed(records: Sequence[Record], folder: Path) -> list[Path]:
     """Draw what the records have: ``steps``, ``training`` and ``baselines`` in the folder, as PNG and PDF.
 
     Args:
-        records: of `ggt_lab.bench.run.read_cases`.
+        records: of `ggt_lab.results.read_cases`.
         folder: where to.
 
     Returns:
@@ -95,17 +95,17 @@ def _draw_training(records: Sequence[Record], path: Path) -> list[Path]:
     width = 0.8 / len(names)
     for number, (name, color) in enumerate(zip(names, itertools.cycle(COLORS), strict=False)):
         places = [group + number * width for group in range(len(records))]
-        heights = [record["result"]["over_SGD"].get(name, float("nan")) for record in records]
+        heights = [100 * (record["result"]["over_SGD"].get(name, float("nan")) - 1) for record in records]
         bars = axes.bar(places, heights, width=0.92 * width, color=color, label=name)
-        axes.bar_label(bars, fmt="%.3f", fontsize=7)
-    axes.axhline(1.0, color="black", linewidth=0.8)
+        axes.bar_label(bars, fmt="%.1f", fontsize=7, padding=1)
+    axes.axhline(0.0, color="black", linewidth=0.8)
     labels = [f"{r['result']['model']}\n{r['result']['mode']}" for r in records]
     axes.set_xticks([group + 0.4 - width / 2 for group in range(len(records))], labels, fontsize=9)
-    axes.set_ylabel("time over SGD's")
-    axes.set_ylim(bottom=0)
+    axes.set_ylabel("time beyond SGD's, %")
+    axes.margins(y=0.1)
     axes.legend(frameon=False, fontsize=8, ncols=len(names), loc="lower left", bbox_to_anchor=(0, 1))
     quiet(axes)
-    return save(figure, path, title=f"A training step with GGT over one with SGD, {_where(records)}")
+    return save(figure, path, title=f"What a training step with GGT takes longer than one with SGD, {_where(records)}")
 
 
 def _draw_baselines(records: Sequence[Record], path: Path) -> list[Path]:
@@ -119,7 +119,7 @@ def _draw_baselines(records: Sequence[Record], path: Path) -> list[Path]:
         times = [record["result"]["eager"]["mean_ms"] for record in mine]
         colors = [COLORS[0] if name.startswith("GGT") else "0.6" for name in names]
         bars = axes.barh(names, times, color=colors)
-        axes.bar_label(bars, fmt="%.3g", fontsize=8, padding=2)
+        axes.bar_label(bars, fmt=lambda ms: f"{ms:,.0f}" if ms >= 100 else f"{ms:.3g}", fontsize=8, padding=2)
         log_axis(axes, "x")
         axes.margins(x=0.15)
         axes.set_xlabel("ms per step, mean")

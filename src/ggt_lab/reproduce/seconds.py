@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ggt_lab.bench.run import read_cases
 from ggt_lab.reproduce.claims import Claim, Finding, Runs, absent, in_words, mean_curve, nothing_run
-from ggt_lab.results import Record
+from ggt_lab.results import Record, read_cases
 
 __all__ = ["FirstInSeconds", "StepTimes", "new_minima", "read_step_times", "seconds_curve", "time_to"]
 

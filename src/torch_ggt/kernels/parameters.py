@@ -138,7 +138,7 @@ def update(
     weight_decay: float,
     taken: Tensor,
     block: int = 2048,
-    warps: int = 8,
+    warps: int = 4,
 ) -> None:
     """p ← p - lr·(weight_decay·taken·p + Wᵀ c) for the tensors of the table, in the pass that makes Wᵀ c.
 
