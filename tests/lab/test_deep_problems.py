@@ -21,8 +21,9 @@ NAMES = ["cifar10", "cifar10-vgg", "ptb-chars", "ptb-chars-transformer", "ptb-wo
 every_problem = pytest.mark.parametrize("name", NAMES)
 
 
-def tiny(name, seed=0):
-    return problem_class(f"{name}-tiny")(seed, CPU)
+def tiny(name, seed=0, **changes):
+    cls = problem_class(f"{name}-tiny")
+    return type(cls.__name__, (cls,), changes)(seed, CPU)
 
 
 def advance(problem, optimizer, steps):
@@ -93,8 +94,7 @@ def test_gradients_taken_are_those_of_the_loss(name):
 
 @every_problem
 def test_l2_is_minimized_and_not_reported(name):
-    plain = tiny(name)
-    penalized = type(type(plain).__name__, (type(plain),), {"l2": 0.1})(0, CPU)
+    plain, penalized = tiny(name, l2=0.0), tiny(name, l2=0.1)
     plain.take_gradients()
     penalized.take_gradients()
     for parameter, without, with_it in zip(plain.parameters(), gradients(plain), gradients(penalized), strict=True):
@@ -180,7 +180,7 @@ def test_another_runs_state_is_refused():
 
 @every_problem
 def test_the_training_loss_is_the_mean_since_the_last_evaluation(name):
-    problem = tiny(name)
+    problem = tiny(name, l2=0.0)
     assert "train_loss" not in problem.evaluate()
     first = [problem.loss().item() for _ in range(3)]
     numbers = problem.evaluate()
@@ -280,6 +280,8 @@ def test_targets_are_the_next_tokens(name):
     """On a text that counts, the loss of a model that knows how to count is zero."""
 
     class Counting(problem_class(f"{name}-tiny")):
+        l2 = 0.0
+
         def _read(self):
             count = np.arange(2000) % 10
             return Text(count, count[:401], count, tuple("0123456789"))

@@ -1,7 +1,7 @@
 """Whole training steps of the paper's two models: forward, backward and optimizer, SGD's, GGT's and others' in turn."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -11,12 +11,14 @@ from torch.nn import functional
 from ggt_lab.bench.timing import Timing, attempt, captured, interleaved, summarize
 from ggt_lab.models import CharLSTM3, ShakeShake26
 from ggt_lab.optimizers import missing_package, optimizer_factory
+from ggt_lab.problems.deep import DeepProblem, l2_penalty
+from ggt_lab.problems.images import Cifar10
 from ggt_lab.problems.text import PTBCharacters
 from torch_ggt import GGT
 
 __all__ = ["BASELINES", "CONTENDERS", "MODELS", "training"]
 
-_VOCABULARY, _BATCH = 50, 128
+_VOCABULARY = 50
 
 CONTENDERS: Mapping[str, Mapping[str, Any]] = {
     "SGD": {},
@@ -45,66 +47,77 @@ In eager mode only, which is how long runs are trained; AdaGrad and Muon cannot 
 
 
 @dataclass(frozen=True)
-class _Sequences:
-    """An LSTM and the shape of its batches."""
+class _Setup:
+    """How a model is trained: the attributes of `ggt_lab.problems.deep.DeepProblem` that cost time."""
 
-    width: int
     batch: int = 128
-    length: int = 100
+    length: int = 0
+    """Of a text; 0: images."""
+    width: int = 0
     dropout: float = 0.0
     autocast: bool = False
+    channels_last: bool = False
+    l2: float = 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """What a record says."""
+        sizes = {"batch": self.batch, "autocast": self.autocast, "l2": self.l2}
+        return sizes | ({"length": self.length} if self.length else {"channels_last": self.channels_last})
 
 
-_LSTMS = {
-    "lstm": _Sequences(500),
-    "lstm-512-bf16": _Sequences(
-        width=PTBCharacters.width,
-        batch=PTBCharacters.batch,
-        length=PTBCharacters.length,
-        dropout=PTBCharacters.dropout,
-        autocast=PTBCharacters.autocast,
-    ),
+def _setup_of(problem: type[DeepProblem]) -> _Setup:
+    """As our long runs train it."""
+    return _Setup(
+        **{field.name: getattr(problem, field.name) for field in fields(_Setup) if hasattr(problem, field.name)}
+    )
+
+
+_SETUPS = {
+    "lstm": _Setup(length=100, width=500),
+    "shake-shake": _Setup(),
+    "lstm-512-bf16": _setup_of(PTBCharacters),
+    "shake-shake-bf16": _setup_of(Cifar10),
 }
-_TINY = _Sequences(16, batch=4, length=5)
+MODELS = tuple(_SETUPS)
+"""The paper's LSTM (5.3 M) and CNN (2.9 M), float32; and both as our long runs train them, the harder case."""
 
 
-def _lstm(sequences: _Sequences, *, device: torch.device) -> tuple[nn.Module, Callable[[], Tensor]]:
-    model = CharLSTM3(_VOCABULARY, width=sequences.width, dropout=sequences.dropout).to(device)
-    codes = torch.randint(0, _VOCABULARY, (sequences.length + 1, sequences.batch), device=device)
+def _setup(model: str, *, tiny: bool) -> _Setup:
+    full = _SETUPS[model]
+    return replace(full, batch=4, length=min(full.length, 5), width=min(full.width, 16)) if tiny else full
+
+
+def _lstm(setup: _Setup, *, device: torch.device) -> tuple[nn.Module, Callable[[], Tensor]]:
+    model = CharLSTM3(_VOCABULARY, width=setup.width, dropout=setup.dropout).to(device)
+    codes = torch.randint(0, _VOCABULARY, (setup.length + 1, setup.batch), device=device)
 
     def loss() -> Tensor:
-        # Without the cache of casts, which a captured step must not have.
-        with torch.autocast(device.type, torch.bfloat16, enabled=sequences.autocast, cache_enabled=False):
-            logits, _ = model(codes[:-1])
-            return functional.cross_entropy(logits.flatten(0, 1), codes[1:].flatten())
+        logits, _ = model(codes[:-1])
+        return functional.cross_entropy(logits.flatten(0, 1), codes[1:].flatten())
 
     return model, loss
 
 
-def _sizes(model: str, *, tiny: bool) -> dict[str, int]:
-    """What a record says about a batch."""
-    if model == "shake-shake":
-        return {"batch": 4 if tiny else _BATCH}
-    sequences = _TINY if tiny else _LSTMS[model]
-    return {"batch": sequences.batch, "length": sequences.length}
-
-
-def _shake_shake(*, tiny: bool, device: torch.device) -> tuple[nn.Module, Callable[[], Tensor]]:
-    batch = 4 if tiny else _BATCH
+def _shake_shake(setup: _Setup, *, tiny: bool, device: torch.device) -> tuple[nn.Module, Callable[[], Tensor]]:
     model = (ShakeShake26(4, 1) if tiny else ShakeShake26()).to(device)
-    images = torch.randn(batch, 3, 32, 32, device=device)
-    labels = torch.randint(0, 10, (batch,), device=device)
+    order = torch.channels_last if setup.channels_last else torch.contiguous_format
+    images = torch.randn(setup.batch, 3, 32, 32, device=device).contiguous(memory_format=order)
+    labels = torch.randint(0, 10, (setup.batch,), device=device)
     return model, lambda: functional.cross_entropy(model(images), labels)
 
 
 def _make(model: str, *, tiny: bool, device: torch.device) -> tuple[nn.Module, Callable[[], Tensor]]:
-    if model == "shake-shake":
-        return _shake_shake(tiny=tiny, device=device)
-    return _lstm(_TINY if tiny else _LSTMS[model], device=device)
+    """A network, and what to differentiate."""
+    setup = _setup(model, tiny=tiny)
+    network, loss = _lstm(setup, device=device) if setup.length else _shake_shake(setup, tiny=tiny, device=device)
 
+    def objective() -> Tensor:
+        # Without the cache of casts, which a captured step must not have.
+        with torch.autocast(device.type, torch.bfloat16, enabled=setup.autocast, cache_enabled=False):
+            value = loss()
+        return value + l2_penalty(network.parameters(), setup.l2) if setup.l2 else value
 
-MODELS = ("lstm", "shake-shake", "lstm-512-bf16")
-"""The paper's LSTM (5.3 M) and CNN (2.9 M), float32; and the LSTM as our long runs train it, the harder case."""
+    return network, objective
 
 
 def training(
@@ -141,7 +154,7 @@ def training(
         raise ValueError(f"mode must be eager or captured, got {mode!r}")
     torch.backends.cudnn.benchmark = True  # the best convolutions for all: SGD's time is the denominator
     calls: dict[str, Callable[[], object]] = {}
-    result: dict[str, Any] = {"model": model, "mode": mode, **_sizes(model, tiny=tiny)}
+    result: dict[str, Any] = {"model": model, "mode": mode, **_setup(model, tiny=tiny).as_dict()}
     contenders = dict(CONTENDERS)
     if mode == "eager":
         contenders = {name: {**options, "cuda_graph": True} if options else {} for name, options in CONTENDERS.items()}

@@ -47,6 +47,11 @@ def in_parts(size: int, first: Tensor, second: Tensor) -> Iterator[tuple[Tensor,
     return zip(torch.split(first, size), torch.split(second, size), strict=True)
 
 
+def l2_penalty(parameters: Iterable[Tensor], l2: float) -> Tensor:
+    """λ/2·‖w‖²."""
+    return l2 / 2 * torch.stack([p.square().sum() for p in parameters]).sum()
+
+
 class DeepProblem:
     """What the deep problems share: epochs, noise by step, the running training loss, and exact resumption.
 
@@ -158,9 +163,7 @@ class DeepProblem:
         """What to differentiate, the loss to report, and what the next step goes on from."""
         with self._precision():
             loss, carried = self._loss_of(*inputs)
-        objective = loss
-        if self.l2:
-            objective = loss + self.l2 / 2 * torch.stack([p.square().sum() for p in self.parameters()]).sum()
+        objective = loss + l2_penalty(self.parameters(), self.l2) if self.l2 else loss
         return objective, loss.detach(), carried
 
     def _end_step(self, loss: Tensor, carried: tuple[Tensor, ...]) -> None:

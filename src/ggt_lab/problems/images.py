@@ -36,7 +36,7 @@ class ImageProblem(DeepProblem):
     metric = "test_loss"
     batch = 128
     evaluation_batch = 1000
-    channels_last = False
+    autocast = channels_last = True
     _order: Tensor
     _crops: Crops
 

@@ -183,13 +183,13 @@ class WindowProblem(TextProblem):
 
 @register_with_tiny("ptb-chars")
 class PTBCharacters(RecurrentProblem):
-    """Claim R1: a 3-layer LSTM of 5.5 M parameters. The paper leaves batch, length and dropout open.
+    """Claim R1: a 3-layer LSTM of 5.5 M parameters. The paper leaves batch, length and regularization open.
 
-    With a dropout of 0.2 between the layers GGT overfits after 20 epochs, hence 0.5. A width of 512 in bfloat16 trains
-    several times as fast on a GPU as one of 500 does.
+    Without a penalty on the weights GGT overfits after 20 epochs, whatever the dropout between the layers. A width of
+    512 in bfloat16 trains several times as fast on a GPU as one of 500 does.
     """
 
-    epochs, batch, length, dropout = 50, 128, 100, 0.5
+    epochs, batch, length, dropout, l2 = 50, 512, 100, 0.3, 1e-5
     embedding, width = 128, 512
     dropout_output = 0.0
     autocast = True

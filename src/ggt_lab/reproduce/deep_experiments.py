@@ -89,7 +89,7 @@ _C1: list[Claim] = [
         for name in ("SGD", "GGT")
     ),
     *(
-        FirstInSeconds("C3", "GGT", _BASELINES, key, "shake-shake", "no unconditional improvement", wins=False)
+        FirstInSeconds("C3", "GGT", _BASELINES, key, "shake-shake-bf16", "no unconditional improvement", wins=False)
         for key in ("train_loss", "test_error")
     ),
 ]
@@ -135,7 +135,7 @@ DEEP_EXPERIMENTS = (
         epochs=50,
         claims=_R2,
         keys=_IN_PERPLEXITY,
-        changes=(("dropout", 0.25), ("dropout_output", 0.25)),
+        changes=(("batch", 128), ("dropout", 0.25), ("dropout_output", 0.25)),
     ),
     DeepRace(
         "C1",
@@ -152,7 +152,7 @@ DEEP_EXPERIMENTS = (
             "SGD low": Variant("SGD", factor=0.1),
             "GGT low": Variant("GGT", factor=0.1),
         },
-        model="shake-shake",
+        model="shake-shake-bf16",
     ),
     DeepRace(
         "A1",
@@ -200,6 +200,7 @@ DEEP_EXPERIMENTS = (
                 schedule="constant",
                 tuning_schedule="cosine",
                 spectrum_every=2,
+                changes=(("batch", 128),),
             ),
             "VGG": DeepRace(
                 "E1",

@@ -36,7 +36,8 @@ class StepTimes:
     def differences(self, model: str, record: Record) -> list[str]:
         """In what the measured training step is another one than that of a run."""
         measured, setup = self.results.get(model, {}), record.get("setup", {})
-        pairs = (("parameters", "d"), ("batch", "batch"), ("length", "length"))
+        names = ("batch", "length", "autocast", "channels_last", "l2")
+        pairs = [("parameters", "d"), *((name, name) for name in names)]
         return [
             f"{name} {setup[name]} in the runs, {measured[theirs]} where steps were timed"
             for name, theirs in pairs
