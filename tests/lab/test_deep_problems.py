@@ -105,8 +105,7 @@ def test_l2_is_minimized_and_not_reported(name):
 
 
 def test_images_laid_out_for_tensor_cores_are_the_same_images():
-    other = type("ChannelsLast", (problem_class("cifar10-tiny"),), {"channels_last": True})(0, CPU)
-    plain = tiny("cifar10")
+    other, plain = tiny("cifar10", channels_last=True), tiny("cifar10", channels_last=False)
     (images, labels), (same, same_labels) = other._begin_step(), plain._begin_step()
     assert images.is_contiguous(memory_format=torch.channels_last)
     assert torch.equal(images, same)

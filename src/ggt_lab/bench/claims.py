@@ -11,8 +11,8 @@ _WINDOW = "GGT r=200 bfloat16"
 _MODELS = {
     "shake-shake": ("CNN", 1.3),
     "lstm": ("RNN", 2.0),
-    "shake-shake-bf16": ("CNN as in our long runs", 1.3),
-    "lstm-512-bf16": ("RNN as in our long runs", 2.0),
+    "shake-shake-bf16": ("CNN in bfloat16", 1.3),
+    "lstm-512-bf16": ("RNN in bfloat16", 2.0),
 }
 _FASTER = 10.0
 

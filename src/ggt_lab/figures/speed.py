@@ -105,7 +105,7 @@ def _draw_training(records: Sequence[Record], path: Path) -> list[Path]:
     axes.margins(y=0.1)
     axes.legend(frameon=False, fontsize=8, ncols=len(names), loc="lower left", bbox_to_anchor=(0, 1))
     quiet(axes)
-    return save(figure, path, title=f"What a training step with GGT takes longer than one with SGD, {_where(records)}")
+    return save(figure, path, title=f"How much longer a training step takes with GGT than with SGD, {_where(records)}")
 
 
 def _draw_baselines(records: Sequence[Record], path: Path) -> list[Path]:
