@@ -52,8 +52,12 @@ def environment() -> Record:
 
 def command_line() -> str:
     """What was typed, so that it can be pasted."""
-    name = Path(sys.argv[0]).name
-    return shlex.join(["ggt" if name in ("cli.py", "__main__.py") else name, *sys.argv[1:]])
+    module = getattr(sys.modules["__main__"], "__spec__", None)  # of ``python -m``; a script has none
+    if module is None or module.name == "ggt_lab.cli":
+        program = ["ggt" if module else Path(sys.argv[0]).name]
+    else:
+        program = ["python", "-m", module.name.removesuffix(".__main__")]
+    return shlex.join([*program, *sys.argv[1:]])
 
 
 class Results:

@@ -313,7 +313,7 @@ def test_grids_are_widened_until_the_best_is_inside():
     ]
     (wider,) = chosen.more(Settings(1, device="cpu"), tasks, records)
     assert wider.lr > max(task.lr for task in tasks)
-    assert wider.epochs == 4
+    assert wider.epochs == tasks[0].epochs
 
 
 @pytest.mark.parametrize(
@@ -323,7 +323,7 @@ def test_grids_are_widened_until_the_best_is_inside():
         ("E1", {"entrants": ["GGT"]}, "unknown entrant 'GGT'"),
         ("S1", {"entrants": ["SGD"]}, "for deep experiments: R1, R2, C1"),
         ("E1", {"epochs": 9}, "neither --epochs nor --step-times"),
-        ("R1", {"epochs": 4}, "tunes over 4 epochs; full runs need more, got 4"),
+        ("R1", {"epochs": 4}, "tunes over 10 epochs; full runs need more, got 4"),
     ],
 )
 def test_choices_that_are_none(name, options, words):
@@ -334,9 +334,9 @@ def test_choices_that_are_none(name, options, words):
 def test_longer_runs():
     chosen = chosen_experiment("R1", entrants=["GGT"], epochs=200)
     tasks = chosen.first(Settings(1, device="cpu"))
-    assert {task.epochs for task in tasks} == {4}
-    assert chosen._lengths(Settings(1)) == (4, 200)
-    assert experiment("R1")._lengths(Settings(1)) == (4, 50)
+    assert {task.epochs for task in tasks} == {10}
+    assert chosen._lengths(Settings(1)) == (10, 200)
+    assert experiment("R1")._lengths(Settings(1)) == (10, 50)
 
 
 def test_newer_optimizers_decide_no_claim_of_the_paper():

@@ -119,6 +119,17 @@ def test_char_lstm_dropout_is_of_every_layer_and_in_training_only():
     assert torch.equal(model(codes)[0], model(codes)[0])
 
 
+def test_char_lstm_drops_recurrent_weights_of_every_layer_and_in_training_only():
+    model = CharLSTM3(7, 3, 40, weight_drop=0.5)
+    assert count(model) == count(CharLSTM3(7, 3, 40))
+    codes = torch.randint(0, 7, (5, 2))
+    model(codes)[0].square().sum().backward()
+    for layer in model.layers:
+        assert 0.4 < (layer.weight_hh_l0.grad == 0).double().mean() < 0.6
+    model.eval()
+    assert torch.equal(model(codes)[0], model(codes)[0])
+
+
 def test_gradients_of_the_lstms():
     codes = torch.randint(0, 5, (4, 2))
     for model in (CharLSTM3(5, 3, 2).double(), WordLSTM(5, 3, 4, 2).double().eval()):
@@ -159,6 +170,8 @@ def test_weight_drop_is_an_lstm_with_dropped_recurrent_weights():
     dropped = functional.dropout(w_hh, 0.3)
     assert 0.25 < (dropped == 0).double().mean() < 0.35
     torch.testing.assert_close(output, lstm_loop(x, (w_ih, dropped, *biases), zeros[0], zeros[0])[0])
+    torch.manual_seed(5)
+    assert torch.equal(layer(x)[0], output)
     (gradient,) = torch.autograd.grad(output.square().sum(), w_hh)
     assert torch.equal(gradient == 0, dropped == 0)
     plain = copy.deepcopy(layer).eval()

@@ -1,12 +1,14 @@
 """Result files survive what a kill leaves behind; runs say when they diverge."""
 
 import json
+import sys
+from importlib.machinery import ModuleSpec
 
 import pytest
 import torch
 
 from ggt_lab.problems import problem_class
-from ggt_lab.results import Results, environment
+from ggt_lab.results import Results, command_line, environment
 from ggt_lab.train import train
 
 CPU = torch.device("cpu")
@@ -62,3 +64,18 @@ def test_a_diverging_run_is_recorded_as_such():
     outcome = train(problem, lambda p, lr: torch.optim.SGD(p, lr=lr), 1e3, steps=400)
     assert outcome.status == "diverged"
     assert outcome.curve[0]["step"] == 0
+
+
+@pytest.mark.parametrize(
+    ("module", "script", "expected"),
+    [
+        ("ggt_lab.reproduce.__main__", "__main__.py", "python -m ggt_lab.reproduce R1 --entrants 'SGD low'"),
+        ("ggt_lab.longrun", "longrun.py", "python -m ggt_lab.longrun R1 --entrants 'SGD low'"),
+        ("ggt_lab.cli", "cli.py", "ggt R1 --entrants 'SGD low'"),
+        (None, "bin/ggt", "ggt R1 --entrants 'SGD low'"),
+    ],
+)
+def test_the_command_can_be_pasted(monkeypatch, module, script, expected):
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", ModuleSpec(module, None) if module else None)
+    monkeypatch.setattr(sys, "argv", [script, "R1", "--entrants", "SGD low"])
+    assert command_line() == expected

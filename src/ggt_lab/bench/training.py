@@ -55,14 +55,17 @@ class _Setup:
     """Of a text; 0: images."""
     width: int = 0
     dropout: float = 0.0
+    weight_drop: float = 0.0
     autocast: bool = False
     channels_last: bool = False
     l2: float = 0.0
 
     def as_dict(self) -> dict[str, Any]:
         """What a record says."""
-        sizes = {"batch": self.batch, "autocast": self.autocast, "l2": self.l2}
-        return sizes | ({"length": self.length} if self.length else {"channels_last": self.channels_last})
+        both = {"batch": self.batch, "autocast": self.autocast, "l2": self.l2}
+        if self.length:
+            return both | {"length": self.length, "weight_drop": self.weight_drop}
+        return both | {"channels_last": self.channels_last}
 
 
 def _setup_of(problem: type[DeepProblem]) -> _Setup:
@@ -88,7 +91,7 @@ def _setup(model: str, *, tiny: bool) -> _Setup:
 
 
 def _lstm(setup: _Setup, *, device: torch.device) -> tuple[nn.Module, Callable[[], Tensor]]:
-    model = CharLSTM3(_VOCABULARY, width=setup.width, dropout=setup.dropout).to(device)
+    model = CharLSTM3(_VOCABULARY, width=setup.width, dropout=setup.dropout, weight_drop=setup.weight_drop).to(device)
     codes = torch.randint(0, _VOCABULARY, (setup.length + 1, setup.batch), device=device)
 
     def loss() -> Tensor:

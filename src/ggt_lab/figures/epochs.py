@@ -22,6 +22,8 @@ def draw_epochs(
 ) -> list[Path]:
     """One panel per number, one line per entrant; a seed that diverged ends where it did.
 
+    What lies above everything that comes after the first tenth of the runs is cut off.
+
     Args:
         runs: the runs of each entrant, one per seed.
         keys: which numbers of the curves.
@@ -34,6 +36,7 @@ def draw_epochs(
     """
     figure, panels = plt.subplots(1, len(keys), figsize=(4.8 * len(keys), 4), layout="constrained", squeeze=False)
     for axes, key in zip(panels[0], keys, strict=True):
+        shown: list[float] = []
         for number, (name, records) in enumerate(runs.items()):
             points: dict[int, list[float]] = {}
             for record in records:
@@ -51,9 +54,14 @@ def draw_epochs(
             axes.plot(x, means, color=color, linestyle="--" if dashed else "-", linewidth=1.7, label=label)
             low, high = ([pick(points[place]) for place in places] for pick in (min, max))
             axes.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
+            # The fall from the start, a tenth of the run, would take most of the room.
+            first = len(places) // 10
+            shown += [value for part in (low, high) for value in part[first:]]
         axes.set_xlabel("epoch" if step_ms is None else "seconds of training (steps × time of a step)")
         axes.set_ylabel(key.replace("_", " "))
         log_axis(axes, "y")
+        if shown and min(shown) > 0:
+            axes.set_ylim(0.97 * min(shown), 1.03 * max(shown))
         quiet(axes)
     panels[0][0].legend(frameon=False, fontsize=8)
     return save(figure, path, title=title)

@@ -29,6 +29,7 @@ class CharLSTM3(nn.Module):
         dropout: probability, between the layers, in training. The layers are then three calls and not one: cuDNN's own
             dropout makes the host wait whenever a seed was set, and cannot be captured in a CUDA graph.
         dropout_output: the same of the last layer's output.
+        weight_drop: of the recurrent weights, see `DropConnectLSTM`.
 
     Example:
         >>> model = CharLSTM3(vocabulary=50, embedding=8, width=16)
@@ -44,11 +45,12 @@ class CharLSTM3(nn.Module):
         width: int = 500,
         dropout: float = 0.0,
         dropout_output: float = 0.0,
+        weight_drop: float = 0.0,
     ) -> None:
         super().__init__()
         self.embed = nn.Embedding(vocabulary, embedding)
-        if dropout:
-            self.layers = nn.ModuleList(nn.LSTM(size, width) for size in (embedding, width, width))
+        if dropout or weight_drop:
+            self.layers = nn.ModuleList(DropConnectLSTM(size, width, weight_drop) for size in (embedding, width, width))
         else:
             self.layers = nn.ModuleList([nn.LSTM(embedding, width, num_layers=3)])
         self.dropout_between = nn.Dropout(dropout)
@@ -85,7 +87,7 @@ class DropConnectLSTM(nn.LSTM):
         self.weight_drop = weight_drop
 
     def forward(  # type: ignore[override]
-        self, x: Tensor, hidden: tuple[Tensor, Tensor]
+        self, x: Tensor, hidden: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """As `torch.nn.LSTM`."""
         if not self.training or self.weight_drop == 0.0:
@@ -96,7 +98,8 @@ class DropConnectLSTM(nn.LSTM):
         # cuDNN wants its weights in one piece of memory, in this order.
         flat = torch.split(torch.cat([weight.flatten() for weight in weights]), [weight.numel() for weight in weights])
         pieces = [piece.view_as(weight) for piece, weight in zip(flat, weights, strict=True)]
-        output, h, c = torch.lstm(x, hidden, pieces, True, 1, 0.0, True, False, False)
+        state = hidden or (x.new_zeros(1, x.shape[1], self.hidden_size),) * 2
+        output, h, c = torch.lstm(x, state, pieces, True, 1, 0.0, True, False, False)
         return output, (h, c)
 
 
@@ -137,7 +140,6 @@ class WordLSTM(nn.Module):
         self.dropout_words = dropout_words
         self.embed = nn.Embedding(vocabulary, embedding)
         widths = [embedding, *[width] * (layers - 1), embedding]
-        self.state_widths = [width for width in widths[1:] for _ in ("h", "c")]
         self.layers = nn.ModuleList(
             DropConnectLSTM(inputs, outputs, weight_drop) for inputs, outputs in itertools.pairwise(widths)
         )
@@ -147,10 +149,9 @@ class WordLSTM(nn.Module):
     def forward(self, codes: Tensor, hidden: Hidden | None = None) -> tuple[Tensor, Hidden]:
         """Logits, and the state (h, c, h, c, …), each (1, batch, width of its layer)."""
         x = locked_dropout(functional.embedding(codes, self._words()), self.dropout_input, self.training)
-        hidden = hidden if hidden is not None else self._zeros(x)
         after: list[Tensor] = []
         for number, layer in enumerate(self.layers):
-            x, state = layer(x, (hidden[2 * number], hidden[2 * number + 1]))
+            x, state = layer(x, hidden[2 * number : 2 * number + 2] if hidden is not None else None)
             after.extend(state)
             last = number == len(self.layers) - 1
             x = locked_dropout(x, self.dropout if last else self.dropout_between, self.training)
@@ -162,6 +163,3 @@ class WordLSTM(nn.Module):
         if not self.training or self.dropout_words == 0.0:
             return weight
         return weight * functional.dropout(torch.ones_like(weight[:, :1]), self.dropout_words)
-
-    def _zeros(self, x: Tensor) -> Hidden:
-        return tuple(x.new_zeros(1, x.shape[1], width) for width in self.state_widths)

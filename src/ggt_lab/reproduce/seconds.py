@@ -36,7 +36,7 @@ class StepTimes:
     def differences(self, model: str, record: Record) -> list[str]:
         """In what the measured training step is another one than that of a run."""
         measured, setup = self.results.get(model, {}), record.get("setup", {})
-        names = ("batch", "length", "autocast", "channels_last", "l2")
+        names = ("batch", "length", "autocast", "channels_last", "l2", "weight_drop")
         pairs = [("parameters", "d"), *((name, name) for name in names)]
         return [
             f"{name} {setup[name]} in the runs, {measured[theirs]} where steps were timed"
