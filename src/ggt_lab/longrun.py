@@ -13,7 +13,7 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from ggt_lab.results import Record, Results
 from ggt_lab.spectrum_log import SpectrumLog
 from ggt_lab.whole import whole_file
 
-__all__ = ["SCHEDULES", "LongRun", "advance", "run_until"]
+__all__ = ["SCHEDULES", "LongRun", "advance", "changed_since", "run_until"]
 
 
 def _cosine(progress: float) -> float:
@@ -93,7 +93,7 @@ def advance(run: LongRun, kept: Path, *, deadline: float = math.inf, spectra: Pa
     torch.manual_seed(run.seed)
     if run.device != "cpu":  # shapes stay the same for thousands of steps: worth trying which convolutions are fastest
         torch.backends.cudnn.benchmark = True
-    problem = _make_problem(run)
+    problem = _class_of(run.problem, run.settings)(run.seed, torch.device(run.device))
     parameters = list(problem.parameters())
     optimizer = optimizer_factory(run.optimizer)(parameters, run.lr)
     factor = SCHEDULES[run.schedule]
@@ -160,15 +160,34 @@ def run_until(
     return len(waiting(runs, results))
 
 
-def _make_problem(run: LongRun) -> DeepProblem:
-    cls = problem_class(run.problem)
+def changed_since(record: Record) -> list[str]:
+    """In what the run of a record would be another one today: attributes of its problem that have changed since."""
+    then, now = record.get("setup", {}), _plain(_class_of(record["problem"], record["settings"]))
+    return [
+        f"{name} {then.get(name, 0)} there, {value} now"
+        for name, value in now.items()
+        if name not in _OF_NO_EFFECT and value != then.get(name, 0)  # what there was not yet was as if 0 or False
+    ]
+
+
+_OF_NO_EFFECT = ("captured", "epochs")  # how fast; and the run's own are in its record
+
+
+def _plain(source: object) -> dict[str, Any]:
+    """The numbers among the public attributes of a problem, or of its class."""
+    names = [name for name in dir(source) if not name.startswith("_")]
+    return {name: value for name in names if isinstance(value := getattr(source, name), bool | int | float)}
+
+
+def _class_of(problem: str, settings: Iterable[tuple[str, Any]]) -> type[DeepProblem]:
+    """A deep problem with some of its attributes changed."""
+    cls, changes = problem_class(problem), dict(settings)
     if not issubclass(cls, DeepProblem):
-        raise ValueError(f"{run.problem} is not a deep problem: it has no epochs; race it with `ggt race`")
-    unknown = [name for name, _ in run.settings if not hasattr(cls, name)]
+        raise ValueError(f"{problem} is not a deep problem: it has no epochs; race it with `ggt race`")
+    unknown = [name for name in changes if not hasattr(cls, name)]
     if unknown:
-        raise ValueError(f"{run.problem} has no setting {', '.join(unknown)}")
-    changed: type[DeepProblem] = type(cls.__name__, (cls,), dict(run.settings))
-    return changed(run.seed, torch.device(run.device))
+        raise ValueError(f"{problem} has no setting {', '.join(unknown)}")
+    return type(cls.__name__, (cls,), changes)
 
 
 def _save(parts: dict[str, Any], plain: dict[str, Any], path: Path) -> None:
@@ -177,10 +196,8 @@ def _save(parts: dict[str, Any], plain: dict[str, Any], path: Path) -> None:
 
 
 def _record(run: LongRun, problem: DeepProblem, status: str, curve: list[dict[str, Any]]) -> Record:
-    names = [name for name in dir(type(problem)) if not name.startswith("_")]
-    plain = {name: getattr(problem, name) for name in names if isinstance(getattr(problem, name), bool | int | float)}
-    plain["parameters"] = sum(p.numel() for p in problem.parameters())
-    return {**asdict(run), "metric": problem.metric, "status": status, "setup": plain, "curve": curve}
+    setup = _plain(type(problem)) | {"parameters": sum(p.numel() for p in problem.parameters())}
+    return {**asdict(run), "metric": problem.metric, "status": status, "setup": setup, "curve": curve}
 
 
 def main() -> None:

@@ -2,10 +2,12 @@
 
 import json
 import math
+import shutil
 import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -329,6 +331,16 @@ def test_grids_are_widened_until_the_best_is_inside():
 def test_choices_that_are_none(name, options, words):
     with pytest.raises(ValueError, match=words):
         chosen_experiment(name, **options)
+
+
+def test_runs_with_other_settings_are_not_taken_for_these(tmp_path):
+    settings = Settings(1, device="cpu", folder=tmp_path)
+    chosen = experiment("R1").with_entrants(["SGD"])
+    old = Path(__file__).parents[2] / "records/2026-11-16-ptb-chars-batch-512/results.jsonl"
+    shutil.copy(old, tmp_path / "results.jsonl")
+    with pytest.raises(ValueError, match=r"other settings \(batch 512 there, .*another folder \(--out\)"):
+        chosen.first(settings)
+    assert experiment("C1").first(settings)  # of another problem
 
 
 def test_longer_runs():

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from ggt_lab import longrun
-from ggt_lab.longrun import SCHEDULES, LongRun, advance, run_until
+from ggt_lab.longrun import SCHEDULES, LongRun, advance, changed_since, run_until
 from ggt_lab.pool import processes
+from ggt_lab.problems import problem_class
 from ggt_lab.results import Results
 from ggt_lab.spectrum_log import SpectrumLog, condition_numbers, read_spectra
 from torch_ggt import GGT, SpectrumRecorder
@@ -118,7 +119,7 @@ def test_spectra_of_an_interrupted_run(tmp_path, monkeypatch):
     steps = record["curve"][-1]["step"]
     assert one["steps"] == list(range(3, steps + 1, 3))
 
-    problem = longrun._make_problem(WITH_SPECTRA)
+    problem = longrun._class_of(WITH_SPECTRA.problem, WITH_SPECTRA.settings)(WITH_SPECTRA.seed, torch.device("cpu"))
     optimizer = GGT(problem.parameters(), lr=0.01, window=4)
     with SpectrumRecorder(optimizer, every=3) as recorder:
         for step in range(steps):
@@ -154,6 +155,19 @@ def test_runs_recorded_before_keep_their_keys():
         )
         assert run.key == record["key"]
     assert WITH_SPECTRA.key != LongRun("ptb-chars-tiny", "GGT(window=4)", 0.01, 1, 2, device="cpu").key
+
+
+def test_a_record_knows_whether_its_problem_has_changed(tmp_path, monkeypatch):
+    run = LongRun("ptb-chars-tiny", "SGD", 0.1, 0, 1, device="cpu", settings=(("length", 5),))
+    record = json.loads(json.dumps(advance(run, tmp_path)))
+    assert changed_since(record) == []
+    cls = problem_class("ptb-chars-tiny")
+    monkeypatch.setattr(cls, "captured", True)  # another way to the same result
+    monkeypatch.setattr(cls, "length", 7)  # the run has its own
+    assert changed_since(record) == []
+    monkeypatch.setattr(cls, "batch", 4)
+    del record["setup"]["weight_drop"]  # as if it were older than that
+    assert changed_since(record) == ["batch 8 there, 4 now", "weight_drop 0 there, 0.2 now"]
 
 
 def test_spectra_of_what_has_none(tmp_path):

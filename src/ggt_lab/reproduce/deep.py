@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from ggt_lab.longrun import LongRun, advance
+from ggt_lab.longrun import LongRun, advance, changed_since
 from ggt_lab.names import unknown
 from ggt_lab.optimizers import missing_package
 from ggt_lab.race import beyond_the_edge, standings
@@ -132,7 +132,12 @@ class DeepRace:
     # ---- runs ------------------------------------------------------------------------------------------------------
 
     def first(self, settings: Settings) -> list[LongRun]:
-        """The short runs."""
+        """The short runs.
+
+        Raises:
+            ValueError: the folder holds runs with settings of the problem that are no longer these.
+        """
+        self._refuse_others(settings)
         runs = [
             self._run(settings, spec, rate, 0, epochs=self._lengths(settings)[0], schedule=self._tuning_schedule)
             for spec, rates in self._tuned().values()
@@ -203,6 +208,15 @@ class DeepRace:
             return list(runs)
         finished = Results(settings.folder / "results.jsonl").finished()
         return [run for run in runs if missing_package(run.optimizer) is None or run.key in finished]
+
+    def _refuse_others(self, settings: Settings) -> None:
+        """Equal keys mean equal runs only while the problem stays what it is."""
+        results = Results(settings.folder / "results.jsonl")
+        for record in results:
+            if self.is_on(record["problem"]) and (changes := changed_since(record)):
+                raise ValueError(
+                    f"{results.path} holds runs with other settings ({'; '.join(changes)}); give another folder (--out)"
+                )
 
     def _run(self, settings: Settings, spec: str, rate: float, seed: int, *, epochs: int, schedule: str) -> LongRun:
         return LongRun(
