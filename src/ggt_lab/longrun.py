@@ -30,6 +30,8 @@ from ggt_lab.whole import whole_file
 
 __all__ = ["SCHEDULES", "LongRun", "advance", "changed_since", "run_until"]
 
+_OF_NO_EFFECT = ("captured", "epochs")  # settings: the first is how fast, and a run has epochs of its own
+
 
 def _cosine(progress: float) -> float:
     return 0.5 * (1 + math.cos(math.pi * progress))
@@ -162,7 +164,7 @@ def run_until(
 
 def changed_since(record: Record) -> list[str]:
     """In what the run of a record would be another one today: attributes of its problem that have changed since."""
-    then, now = record.get("setup", {}), _plain(_class_of(record["problem"], record["settings"]))
+    then, now = record.get("setup", {}), _numbers(_class_of(record["problem"], record["settings"]))
     return [
         f"{name} {then.get(name, 0)} there, {value} now"
         for name, value in now.items()
@@ -170,13 +172,10 @@ def changed_since(record: Record) -> list[str]:
     ]
 
 
-_OF_NO_EFFECT = ("captured", "epochs")  # how fast; and the run's own are in its record
-
-
-def _plain(source: object) -> dict[str, Any]:
-    """The numbers among the public attributes of a problem, or of its class."""
-    names = [name for name in dir(source) if not name.startswith("_")]
-    return {name: value for name in names if isinstance(value := getattr(source, name), bool | int | float)}
+def _numbers(cls: type[DeepProblem]) -> dict[str, float]:
+    """Those among the public attributes of a problem."""
+    names = [name for name in dir(cls) if not name.startswith("_")]
+    return {name: value for name in names if isinstance(value := getattr(cls, name), bool | int | float)}
 
 
 def _class_of(problem: str, settings: Iterable[tuple[str, Any]]) -> type[DeepProblem]:
@@ -196,7 +195,7 @@ def _save(parts: dict[str, Any], plain: dict[str, Any], path: Path) -> None:
 
 
 def _record(run: LongRun, problem: DeepProblem, status: str, curve: list[dict[str, Any]]) -> Record:
-    setup = _plain(type(problem)) | {"parameters": sum(p.numel() for p in problem.parameters())}
+    setup = _numbers(type(problem)) | {"parameters": sum(p.numel() for p in problem.parameters())}
     return {**asdict(run), "metric": problem.metric, "status": status, "setup": setup, "curve": curve}
 
 

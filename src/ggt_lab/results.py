@@ -53,8 +53,10 @@ def environment() -> Record:
 def command_line() -> str:
     """What was typed, so that it can be pasted."""
     module = getattr(sys.modules["__main__"], "__spec__", None)  # of ``python -m``; a script has none
-    if module is None or module.name == "ggt_lab.cli":
-        program = ["ggt" if module else Path(sys.argv[0]).name]
+    if module is None:
+        program = [Path(sys.argv[0]).name]
+    elif module.name == "ggt_lab.cli":
+        program = ["ggt"]
     else:
         program = ["python", "-m", module.name.removesuffix(".__main__")]
     return shlex.join([*program, *sys.argv[1:]])

@@ -186,7 +186,7 @@ class PTBCharacters(RecurrentProblem):
     """Claim R1: a 3-layer LSTM of 5.5 M parameters. The paper leaves batch, length and regularization open.
 
     Without a penalty on the weights GGT overfits after 20 epochs, whatever the dropout between the layers; a drop of
-    recurrent weights helps as much again. A step of width 512 in bfloat16 took half of the time of one of width 500 in
+    recurrent weights helps further. A step of width 512 in bfloat16 took half of the time of one of width 500 in
     float32, both started by the host.
     """
 

@@ -119,13 +119,13 @@ DEEP_EXPERIMENTS = (
         "PTB characters, 3-layer LSTM",
         "ptb-chars",
         _PERPLEXITY_ALL,
-        tuning_epochs=10,  # Adam stays on its first plateau, the frequencies of characters, for up to eight
+        tuning_epochs=10,  # Adam spends several on its first plateau, the frequencies of characters
         epochs=50,
         claims=_R1,
         keys=_IN_PERPLEXITY,
         model="lstm-512-bf16",
     ),
-    # Four times as many steps, regularized more, give the lowest perplexity, not the largest lead.
+    # Four times as many steps, regularized more: the lowest perplexity of our first looks.
     DeepRace(
         "R2",
         "PTB characters, 3-layer LSTM, for the lowest perplexity",
