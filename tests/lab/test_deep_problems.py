@@ -56,6 +56,19 @@ def test_tiny_is_the_same_problem_with_other_attributes(name):
 
 
 @every_problem
+def test_a_scale_of_gradients_changes_neither_them_nor_the_loss(name):
+    plain, scaled = (tiny(name, l2=1e-3, gradient_scale=scale) for scale in (1.0, 2.0**13))
+    for _ in range(2):
+        losses = [problem.loss() for problem in (plain, scaled)]
+        assert losses[0].item() == losses[1].item()
+        for problem, loss in zip((plain, scaled), losses, strict=True):
+            problem.model.zero_grad()
+            loss.backward()
+        for ours, theirs in zip(scaled.parameters(), plain.parameters(), strict=True):
+            assert torch.equal(ours.grad, theirs.grad)  # a power of two is exact
+
+
+@every_problem
 def test_a_whole_run(name):
     outcome = train(tiny(name), optimizer_factory("Adam"), 1e-2, evaluations=2)
     assert outcome.status == "done"

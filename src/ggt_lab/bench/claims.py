@@ -12,7 +12,7 @@ _MODELS = {
     "shake-shake": ("CNN", 1.3),
     "lstm": ("RNN", 2.0),
     "shake-shake-bf16": ("CNN in bfloat16", 1.3),
-    "lstm-512-bf16": ("RNN in bfloat16", 2.0),
+    "lstm-512-bf16": ("RNN with autocast", 2.0),
 }
 _FASTER = 10.0
 

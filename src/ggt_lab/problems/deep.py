@@ -59,7 +59,10 @@ class DeepProblem:
         metric: which number of `evaluate` is to be small.
         epochs: how long a run is; ``steps`` is that times ``steps_per_epoch``.
         batch: sequences or images per step.
-        autocast: on a GPU, compute the model in bfloat16; parameters and gradients stay float32.
+        autocast: on a GPU, compute the model in bfloat16, recurrent layers in float16 (cuDNN's, whatever autocast is
+            asked for); parameters and their gradients stay float32.
+        gradient_scale: what gradients are larger by on their way through the model, a power of two. Float16 flushes
+            what is below 6e-8 to zero, and a mean over many tokens gives each a gradient of that size.
         captured: on a GPU, let `take_gradients` make a CUDA graph of the forward and backward pass.
         l2: λ, for λ/2·‖w‖² added to what is minimized, of all parameters; the losses that are reported are without it.
         synthetic: made-up data in place of the real.
@@ -72,6 +75,7 @@ class DeepProblem:
     epochs: int
     batch: int
     autocast: bool = False
+    gradient_scale: float = 1.0
     captured: bool = False
     l2: float = 0.0
     synthetic: bool = False
@@ -90,6 +94,8 @@ class DeepProblem:
         self.steps = self.epochs * self.steps_per_epoch
         torch.manual_seed(seed)
         self.model = self._make_model().to(self.device)
+        for parameter in self.parameters():
+            parameter.register_hook(lambda grad: grad / self.gradient_scale)  # type: ignore[no-untyped-call]
         self._losses = torch.zeros((), dtype=torch.float64, device=self.device)
         self._counted = 0
         self._graph: GradientGraph | None = None
@@ -164,6 +170,7 @@ class DeepProblem:
         with self._precision():
             loss, carried = self._loss_of(*inputs)
         objective = loss + l2_penalty(self.parameters(), self.l2) if self.l2 else loss
+        objective.register_hook(lambda grad: grad * self.gradient_scale)  # type: ignore[no-untyped-call]
         return objective, loss.detach(), carried
 
     def _end_step(self, loss: Tensor, carried: tuple[Tensor, ...]) -> None:
@@ -230,6 +237,7 @@ class DeepProblem:
             "seed": self.seed,
             "batch": self.batch,
             "autocast": self.autocast,
+            "gradient_scale": self.gradient_scale,
             "l2": self.l2,
             "steps_per_epoch": self.steps_per_epoch,
         }

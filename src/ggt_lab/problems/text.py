@@ -97,6 +97,7 @@ class RecurrentProblem(TextProblem):
     piece before it (the first one, of the last) that are not counted: so many pieces at a time cost no perplexity.
     """
 
+    gradient_scale = 2.0**13
     evaluation_batch = 128
     evaluation_context = 100
     _inputs: Tensor
@@ -185,14 +186,13 @@ class WindowProblem(TextProblem):
 class PTBCharacters(RecurrentProblem):
     """Claim R1: a 3-layer LSTM of 5.5 M parameters. The paper leaves batch, length and regularization open.
 
-    Without a penalty on the weights GGT overfits after 20 epochs, whatever the dropout between the layers; a drop of
-    recurrent weights helps further. A step of width 512 in bfloat16 took half of the time of one of width 500 in
-    float32, both started by the host.
+    GGT overfits long before the others do, hence the drop of recurrent weights and the penalty. A step of width 512
+    with autocast took half of the time of one of width 500 in float32, both started by the host.
     """
 
-    epochs, batch, length = 50, 1024, 100
+    epochs, batch, length = 50, 768, 100
     embedding, width = 128, 512
-    dropout, dropout_output, weight_drop, l2 = 0.2, 0.0, 0.2, 1e-5
+    dropout, dropout_output, weight_drop, l2 = 0.2, 0.0, 0.3, 1e-5
     autocast = True
     tiny: ClassVar[Mapping[str, Any]] = {"epochs": 2, "batch": 8, "length": 10, "embedding": 4, "width": 8}
 
