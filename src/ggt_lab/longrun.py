@@ -164,11 +164,13 @@ def run_until(
 
 def changed_since(record: Record) -> list[str]:
     """In what the run of a record would be another one today: attributes of its problem that have changed since."""
-    then, now = record.get("setup", {}), _numbers(_class_of(record["problem"], record["settings"]))
+    now = _numbers(_class_of(record["problem"], record["settings"]))
+    # What there was not yet was as problems have it by default, or as if 0 or False.
+    then = {name: record.get("setup", {}).get(name, getattr(DeepProblem, name, 0)) for name in now}
     return [
-        f"{name} {then.get(name, 0)} there, {value} now"
+        f"{name} {then[name]} there, {value} now"
         for name, value in now.items()
-        if name not in _OF_NO_EFFECT and value != then.get(name, 0)  # what there was not yet was as if 0 or False
+        if name not in _OF_NO_EFFECT and value != then[name]
     ]
 
 

@@ -166,8 +166,13 @@ def test_a_record_knows_whether_its_problem_has_changed(tmp_path, monkeypatch):
     monkeypatch.setattr(cls, "length", 7)  # the run has its own
     assert changed_since(record) == []
     monkeypatch.setattr(cls, "batch", 4)
-    del record["setup"]["weight_drop"]  # as if it were older than that
-    assert changed_since(record) == ["batch 8 there, 4 now", "weight_drop 0 there, 0.2 now"]
+    for name in ("gradient_scale", "weight_drop"):
+        del record["setup"][name]  # as if it were older than that
+    assert changed_since(record) == [
+        "batch 8 there, 4 now",
+        f"gradient_scale 1.0 there, {cls.gradient_scale} now",
+        f"weight_drop 0 there, {cls.weight_drop} now",
+    ]
 
 
 def test_spectra_of_what_has_none(tmp_path):
