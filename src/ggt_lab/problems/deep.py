@@ -94,8 +94,9 @@ class DeepProblem:
         self.steps = self.epochs * self.steps_per_epoch
         torch.manual_seed(seed)
         self.model = self._make_model().to(self.device)
-        for parameter in self.parameters():
-            parameter.register_hook(lambda grad: grad / self.gradient_scale)  # type: ignore[no-untyped-call]
+        if self.gradient_scale != 1:
+            for parameter in self.parameters():
+                parameter.register_hook(lambda grad: grad / self.gradient_scale)  # type: ignore[no-untyped-call]
         self._losses = torch.zeros((), dtype=torch.float64, device=self.device)
         self._counted = 0
         self._graph: GradientGraph | None = None
@@ -170,7 +171,8 @@ class DeepProblem:
         with self._precision():
             loss, carried = self._loss_of(*inputs)
         objective = loss + l2_penalty(self.parameters(), self.l2) if self.l2 else loss
-        objective.register_hook(lambda grad: grad * self.gradient_scale)  # type: ignore[no-untyped-call]
+        if self.gradient_scale != 1:
+            objective.register_hook(lambda grad: grad * self.gradient_scale)  # type: ignore[no-untyped-call]
         return objective, loss.detach(), carried
 
     def _end_step(self, loss: Tensor, carried: tuple[Tensor, ...]) -> None:

@@ -186,7 +186,7 @@ class WindowProblem(TextProblem):
 class PTBCharacters(RecurrentProblem):
     """Claim R1: a 3-layer LSTM of 5.5 M parameters. The paper leaves batch, length and regularization open.
 
-    GGT overfits long before the others do, hence the drop of recurrent weights and the penalty. A step of width 512
+    GGT overfits sooner than the others, hence the drop of recurrent weights and the penalty. A step of width 512
     with autocast took half of the time of one of width 500 in float32, both started by the host.
     """
 
