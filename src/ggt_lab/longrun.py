@@ -28,7 +28,7 @@ from ggt_lab.results import Record, Results
 from ggt_lab.spectrum_log import SpectrumLog
 from ggt_lab.whole import whole_file
 
-__all__ = ["SCHEDULES", "LongRun", "advance", "changed_since", "run_until"]
+__all__ = ["SCHEDULES", "LongRun", "advance", "changed_since", "class_with", "run_until"]
 
 _OF_NO_EFFECT = ("captured", "epochs")  # settings: the first is how fast, and a run has epochs of its own
 
@@ -95,7 +95,7 @@ def advance(run: LongRun, kept: Path, *, deadline: float = math.inf, spectra: Pa
     torch.manual_seed(run.seed)
     if run.device != "cpu":  # shapes stay the same for thousands of steps: worth trying which convolutions are fastest
         torch.backends.cudnn.benchmark = True
-    problem = _class_of(run.problem, run.settings)(run.seed, torch.device(run.device))
+    problem = class_with(run.problem, run.settings)(run.seed, torch.device(run.device))
     parameters = list(problem.parameters())
     optimizer = optimizer_factory(run.optimizer)(parameters, run.lr)
     factor = SCHEDULES[run.schedule]
@@ -164,7 +164,7 @@ def run_until(
 
 def changed_since(record: Record) -> list[str]:
     """In what the run of a record would be another one today: attributes of its problem that have changed since."""
-    now = _numbers(_class_of(record["problem"], record["settings"]))
+    now = _numbers(class_with(record["problem"], record["settings"]))
     # What there was not yet was as problems have it by default, or as if 0 or False.
     then = {name: record.get("setup", {}).get(name, getattr(DeepProblem, name, 0)) for name in now}
     return [
@@ -180,14 +180,22 @@ def _numbers(cls: type[DeepProblem]) -> dict[str, float]:
     return {name: value for name in names if isinstance(value := getattr(cls, name), bool | int | float)}
 
 
-def _class_of(problem: str, settings: Iterable[tuple[str, Any]]) -> type[DeepProblem]:
-    """A deep problem with some of its attributes changed."""
+def class_with(problem: str, settings: Iterable[tuple[str, Any]]) -> type[DeepProblem]:
+    """A deep problem with some of its attributes changed.
+
+    Raises:
+        ValueError: there is no such problem, or it has no such attribute, or one of another kind.
+    """
     cls, changes = problem_class(problem), dict(settings)
     if not issubclass(cls, DeepProblem):
         raise ValueError(f"{problem} is not a deep problem: it has no epochs; race it with `ggt race`")
-    unknown = [name for name in changes if not hasattr(cls, name)]
-    if unknown:
-        raise ValueError(f"{problem} has no setting {', '.join(unknown)}")
+    numbers = _numbers(cls)
+    for name, value in changes.items():
+        if name.startswith("_") or not hasattr(cls, name):
+            raise ValueError(f"{problem} has no setting {name}; it has {', '.join(sorted(numbers))}")
+        kinds = (int, float) if type(numbers.get(name)) is float else (type(getattr(cls, name)),)
+        if type(value) not in kinds:
+            raise ValueError(f"{name} of {problem} is {getattr(cls, name)!r}; {value!r} is of another kind")
     return type(cls.__name__, (cls,), changes)
 
 

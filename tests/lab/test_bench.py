@@ -124,6 +124,12 @@ def test_training(model, monkeypatch):
     assert (result["batch"], result.get("length")) == (4, 5 if model.startswith("lstm") else None)
 
 
+@pytest.mark.parametrize(("milliseconds", "steps"), [(1.0, 1), (10.0, 2), (1e6, 7)])
+def test_steps_of_a_block(monkeypatch, milliseconds, steps):
+    monkeypatch.setattr(training, "interleaved", lambda *_, **__: {"": [9.0, 5.0, 6.0]})
+    assert training._steps_in(milliseconds, lambda: None, CPU, most=7) == steps
+
+
 def test_baselines_that_cannot_be_had_are_named(monkeypatch):
     wanted = {"A": "no_such_package.A", "B": "Adam(beta=1)", "C": "SparseAdam", "D": "Adam"}
     monkeypatch.setattr(training, "BASELINES", wanted)

@@ -6,12 +6,12 @@ import shutil
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
-from ggt_lab.longrun import SCHEDULES, LongRun
+from ggt_lab.longrun import SCHEDULES, LongRun, _numbers, class_with
 from ggt_lab.reproduce import Settings, chosen_experiment, default_folder, experiment, reproduce
 from ggt_lab.reproduce.claims import AtMost, Compared, GapAtEnd, LowestAlong, mean_curve
 from ggt_lab.reproduce.courses import AlikeAlong, EarlyLead, FastestAfterDecays
@@ -324,7 +324,14 @@ def test_grids_are_widened_until_the_best_is_inside():
         ("R1", {"entrants": ["Adan"]}, "did you mean Adam"),
         ("E1", {"entrants": ["GGT"]}, "unknown entrant 'GGT'"),
         ("S1", {"entrants": ["SGD"]}, "for deep experiments: R1, R2, C1"),
-        ("E1", {"epochs": 9}, "neither --epochs nor --step-times"),
+        ("E1", {"epochs": 9}, "neither --epochs nor --set nor --step-times"),
+        ("S1", {"changes": ["batch=2"]}, "for deep experiments"),
+        ("R1", {"changes": ["colour=2"]}, "has no setting colour; it has autocast, batch, "),
+        ("R1", {"changes": ["_losses=2"]}, "has no setting _losses"),
+        ("R1", {"changes": ["batch=2.5"]}, "batch of ptb-chars is 896; 2.5 is of another kind"),
+        ("R1", {"changes": ["batch"]}, "--set takes name=value"),
+        ("R1", {"changes": ["batch=print()"]}, "--set takes name=value"),
+        ("R1", {"changes": ["epochs=9"]}, "is --epochs"),
         ("R1", {"epochs": 4}, "tunes over 10 epochs; full runs need more, got 4"),
     ],
 )
@@ -341,6 +348,21 @@ def test_runs_with_other_settings_are_not_taken_for_these(tmp_path):
     with pytest.raises(ValueError, match=r"other settings \(batch 512 there, .*another folder \(--out\)"):
         chosen.first(settings)
     assert experiment("C1").first(settings)  # of another problem
+
+
+def test_runs_of_other_choices_are_not_taken_for_these(tmp_path):
+    settings = Settings(1, device="cpu", folder=tmp_path)
+    changed = chosen_experiment("R2", entrants=["SGD"], changes=["weight_drop=0", "l2=1e-6"])
+    (task, *_) = changed.first(settings)
+    assert dict(task.settings) == {"batch": 256, "weight_drop": 0, "l2": 1e-6}
+    setup = _numbers(class_with(task.problem, task.settings))
+    record = {"key": task.key, **asdict(task), "status": "done", "setup": setup, "curve": []}
+    Results(tmp_path / "results.jsonl").append(record)
+    assert changed.first(settings)
+    with pytest.raises(ValueError, match=r"weight_drop 0, l2 1e-06 there, batch 256 asked for\); give another folder"):
+        experiment("R2").first(settings)
+    with pytest.raises(ValueError, match="the problem's own asked for"):
+        experiment("R1").first(settings)
 
 
 def test_longer_runs():

@@ -119,7 +119,7 @@ def test_spectra_of_an_interrupted_run(tmp_path, monkeypatch):
     steps = record["curve"][-1]["step"]
     assert one["steps"] == list(range(3, steps + 1, 3))
 
-    problem = longrun._class_of(WITH_SPECTRA.problem, WITH_SPECTRA.settings)(WITH_SPECTRA.seed, torch.device("cpu"))
+    problem = longrun.class_with(WITH_SPECTRA.problem, WITH_SPECTRA.settings)(WITH_SPECTRA.seed, torch.device("cpu"))
     optimizer = GGT(problem.parameters(), lr=0.01, window=4)
     with SpectrumRecorder(optimizer, every=3) as recorder:
         for step in range(steps):

@@ -96,7 +96,7 @@ def _training() -> list[Case]:
             {"model": model, "mode": mode},
             promised=model in ("lstm", "shake-shake"),
         )
-        for model in ("lstm", "shake-shake", "lstm-512-bf16", "shake-shake-bf16")
+        for model in ("lstm", "shake-shake", "lstm-512-bf16", "lstm-512-bf16-256", "shake-shake-bf16")
         for mode in ("eager", "captured")
     ]
 

@@ -79,10 +79,13 @@ _SETUPS = {
     "lstm": _Setup(length=100, width=500),
     "shake-shake": _Setup(),
     "lstm-512-bf16": _setup_of(PTBCharacters),
+    "lstm-512-bf16-256": replace(_setup_of(PTBCharacters), batch=256),
     "shake-shake-bf16": _setup_of(Cifar10),
 }
 MODELS = tuple(_SETUPS)
-"""The paper's LSTM (5.3 M) and CNN (2.9 M), float32; and both as our long runs train them, the harder case."""
+"""The paper's LSTM (5.3 M) and CNN (2.9 M), float32; and both as our long runs train them, R1, R2 and C1."""
+
+_BLOCK_MS = 100.0
 
 
 def _setup(model: str, *, tiny: bool) -> _Setup:
@@ -147,7 +150,7 @@ def training(
         model: one of `MODELS`.
         mode: "eager", or "captured": the whole training step as one CUDA graph.
         rounds: timed; in eager mode the host's time is in them, which jumps by a fifth from one to the next.
-        block: steps per block.
+        block: steps per block, at most; fewer where so many take longer than 100 ms.
         tiny: models of a few thousand parameters, to try the code out.
     """
     del bandwidth
@@ -179,6 +182,7 @@ def training(
                 raise RuntimeError(f"capture of a training step failed: { ({name: made}) }")
             step = made
         calls[name] = step
+    block = _steps_in(_BLOCK_MS, calls["SGD"], device, most=block)
     times = interleaved(calls, device, rounds=rounds, block=block)
     ratios = _over_sgd(times)
     if mode == "eager":
@@ -190,6 +194,12 @@ def training(
     result["over_SGD"] = {name: ratio.median_ms for name, ratio in ratios.items()}
     result["over_SGD_range"] = {name: [ratio.low_ms, ratio.high_ms] for name, ratio in ratios.items()}
     return result
+
+
+def _steps_in(milliseconds: float, step: Callable[[], object], device: torch.device, *, most: int) -> int:
+    """How many steps that is, at least one."""
+    (times,) = interleaved({"": step}, device, rounds=3, block=1).values()
+    return max(1, min(most, round(milliseconds / min(times))))
 
 
 def _over_sgd(times: Mapping[str, list[float]]) -> dict[str, Timing]:

@@ -26,11 +26,13 @@ class ReproduceCommand:
     """Reproduce an experiment of the paper, and judge its claims by the results. Run again to go on."""
 
     name: tyro.conf.Positional[str]
-    """The name of one of the paper's claims: S1, S2, T1, T2, T3, P1, R1, C1, A1, A2, R4 or E1 (see `ggt list`)."""
+    """The name of one of the paper's claims: S1, S2, T1, T2, T3, P1, R1, R2, C1, A1, A2, R4 or E1 (see `ggt list`)."""
     entrants: tuple[str, ...] = ()
     """Of a deep experiment, only these optimizers (of E1: models); what was run before is not lost."""
     epochs: int | None = None
     """Of a deep experiment, the length of the full runs."""
+    set: tuple[str, ...] = ()
+    """Settings of a deep experiment's problem: `--set batch=512 weight_drop=0.5`; smoke tests have their own."""
     step_times: Path | None = None
     """A folder of `ggt bench --what training`: claims about seconds are judged by the step times in it."""
     seeds: int | None = None
@@ -50,7 +52,9 @@ class ReproduceCommand:
 
     def run(self) -> None:
         """Run, judge, draw."""
-        chosen = chosen_experiment(self.name, entrants=self.entrants, epochs=self.epochs, step_times=self.step_times)
+        chosen = chosen_experiment(
+            self.name, entrants=self.entrants, epochs=self.epochs, changes=self.set, step_times=self.step_times
+        )
         if self.data is not None:
             os.environ["GGT_DATA"] = str(self.data.resolve())  # the processes that train inherit it
         folder = self.out or default_folder(self.name, smoke=self.smoke)

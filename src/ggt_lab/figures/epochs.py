@@ -11,6 +11,8 @@ from ggt_lab.results import Record
 
 __all__ = ["draw_epochs"]
 
+_SOLID = 6  # further lines are dashed: where one of them hides another, both are seen
+
 
 def draw_epochs(
     runs: Mapping[str, Sequence[Record]],
@@ -47,8 +49,8 @@ def draw_epochs(
                 continue
             places = sorted(points)
             diverged = sum(record["status"] != "done" for record in records)
-            label = f"{name}, lr {records[0]['lr']:g}" + (f", {diverged} diverged" if diverged else "")
-            color, dashed = COLORS[number % len(COLORS)], number >= len(COLORS)
+            label = f"{name}, lr {records[0]['lr']:.3g}" + (f", {diverged} diverged" if diverged else "")
+            color, dashed = COLORS[number % len(COLORS)], number >= _SOLID
             x = places if step_ms is None else [step * step_ms[name] / 1000 for step in places]
             means = [sum(points[place]) / len(points[place]) for place in places]
             axes.plot(x, means, color=color, linestyle="--" if dashed else "-", linewidth=1.7, label=label)

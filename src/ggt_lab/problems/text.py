@@ -190,7 +190,7 @@ class PTBCharacters(RecurrentProblem):
     with autocast took half of the time of one of width 500 in float32, both started by the host.
     """
 
-    epochs, batch, length = 50, 768, 100
+    epochs, batch, length = 50, 896, 100
     embedding, width = 128, 512
     dropout, dropout_output, weight_drop, l2 = 0.2, 0.0, 0.3, 1e-5
     autocast = True

@@ -1,5 +1,6 @@
 """The paper's experiments by name: ``ggt reproduce S1``."""
 
+import ast
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -52,7 +53,12 @@ def experiment(name: str) -> Experiment:
 
 
 def chosen_experiment(
-    name: str, *, entrants: Sequence[str] = (), epochs: int | None = None, step_times: Path | None = None
+    name: str,
+    *,
+    entrants: Sequence[str] = (),
+    epochs: int | None = None,
+    changes: Sequence[str] = (),
+    step_times: Path | None = None,
 ) -> Experiment:
     """The experiment of that name, as a person wants it; for deep experiments only.
 
@@ -60,20 +66,35 @@ def chosen_experiment(
         name: of the experiment.
         entrants: which optimizers (of E1: models) to run; empty: all.
         epochs: length of the full runs; None: the experiment's own.
+        changes: settings of the problem, as ``name=value``: ``weight_drop=0.5``.
         step_times: a folder of ``ggt bench --what training``, which claims about seconds are judged by.
 
     Raises:
         ValueError: no such experiment or entrant, or a choice that it does not have.
     """
-    if name not in _DEEP and (entrants or epochs is not None or step_times is not None):
-        raise ValueError(f"--entrants, --epochs and --step-times are for deep experiments: {', '.join(_DEEP)}")
+    if name not in _DEEP and (entrants or epochs is not None or changes or step_times is not None):
+        raise ValueError(f"--entrants, --epochs, --set and --step-times are for deep experiments: {', '.join(_DEEP)}")
     chosen = experiment(name)
     if isinstance(chosen, SpectraOverTraining):
-        if epochs is not None or step_times is not None:
-            raise ValueError(f"{name} has --entrants, but neither --epochs nor --step-times")
+        if epochs is not None or changes or step_times is not None:
+            raise ValueError(f"{name} has --entrants, but neither --epochs nor --set nor --step-times")
         return chosen.with_entrants(entrants) if entrants else chosen
     if isinstance(chosen, DeepRace):
         chosen = chosen.with_entrants(entrants) if entrants else chosen
         chosen = chosen.with_epochs(epochs) if epochs is not None else chosen
+        chosen = chosen.with_changes(dict(map(_setting, changes))) if changes else chosen
         chosen = chosen.with_step_times(read_step_times(step_times)) if step_times is not None else chosen
     return chosen
+
+
+def _setting(words: str) -> tuple[str, float | bool]:
+    name, _, value = words.partition("=")
+    try:
+        found = ast.literal_eval(value)
+    except (SyntaxError, ValueError):
+        found = None
+    if not isinstance(found, bool | int | float):
+        raise ValueError(f"--set takes name=value, with a number, True or False; got {words!r}")
+    if name == "epochs":
+        raise ValueError("the length of the full runs is --epochs, not --set epochs")
+    return name, found

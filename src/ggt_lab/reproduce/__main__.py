@@ -17,6 +17,7 @@ def main() -> None:
     parser.add_argument("name", choices=experiment_names())
     parser.add_argument("--entrants", nargs="+", default=[], help="only these optimizers (of E1: models)")
     parser.add_argument("--epochs", type=int, help="length of the full runs")
+    parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="settings of the problem")
     parser.add_argument("--step-times", type=Path, help="folder of python -m ggt_lab.bench --what training")
     parser.add_argument("--seeds", type=int)
     parser.add_argument("--smoke", action="store_true", help="tiny sizes, on the CPU")
@@ -31,6 +32,7 @@ def main() -> None:
             arguments.name,
             entrants=arguments.entrants,
             epochs=arguments.epochs,
+            changes=arguments.set,
             step_times=arguments.step_times,
         )
     except ValueError as error:
@@ -61,6 +63,7 @@ def _command(arguments: argparse.Namespace) -> str:
     for option in ("epochs", "seeds"):
         value = getattr(arguments, option)
         words += [f"--{option}", str(value)] if value is not None else []
+    words += ["--set", *arguments.set] if arguments.set else []
     words += ["--step-times", arguments.step_times.name] if arguments.step_times is not None else []
     return shlex.join(words)
 

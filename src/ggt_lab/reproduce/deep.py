@@ -6,12 +6,12 @@ Which experiments there are: `ggt_lab.reproduce.deep_experiments`.
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from ggt_lab.longrun import LongRun, advance, changed_since
+from ggt_lab.longrun import LongRun, advance, changed_since, class_with
 from ggt_lab.names import unknown
 from ggt_lab.optimizers import missing_package
 from ggt_lab.race import beyond_the_edge, standings
@@ -119,6 +119,16 @@ class DeepRace:
             raise ValueError(f"{self.name} tunes over {self._tuning_epochs} epochs; full runs need more, got {epochs}")
         return self._with(_epochs=epochs)
 
+    def with_changes(self, changes: Mapping[str, Any]) -> Self:
+        """The problem with other attributes.
+
+        Raises:
+            ValueError: it has no such attribute, or one of another kind.
+        """
+        merged = tuple((dict(self._changes) | dict(changes)).items())
+        class_with(self._problem, merged)
+        return self._with(_changes=merged)
+
     def with_step_times(self, times: StepTimes) -> Self:
         """Claims about seconds are judged by these."""
         claims = [replace(c, times=times) if isinstance(c, FirstInSeconds) else c for c in self._claims]
@@ -213,7 +223,12 @@ class DeepRace:
         """Equal keys mean equal runs only while the problem stays what it is."""
         results = Results(settings.folder / "results.jsonl")
         for record in results:
-            if self.is_on(record["problem"]) and (changes := changed_since(record)):
+            if not self.is_on(record["problem"]):
+                continue
+            changes = changed_since(record)
+            if not settings.smoke and list(map(tuple, record["settings"])) != list(self._changes):
+                changes.append(f"{_in_words(record['settings'])} there, {_in_words(self._changes)} asked for")
+            if changes:
                 raise ValueError(
                     f"{results.path} holds runs with other settings ({'; '.join(changes)}); give another folder (--out)"
                 )
@@ -247,8 +262,8 @@ class DeepRace:
         tuned = [record for record in records if record["epochs"] < long]
         places = {standing.optimizer: standing for standing in standings(tuned)}
         named = {name: places[what[0]] for name, what in self._full(tuned).items() if name in self._entrants}
-        edges = [f"{name} {place.lr:g}" for name, place in named.items() if place.at_edge]
-        rates = ", ".join(f"{name} {place.lr:g}" for name, place in named.items())
+        edges = [f"{name} {place.lr:.3g}" for name, place in named.items() if place.at_edge]
+        rates = ", ".join(f"{name} {place.lr:.3g}" for name, place in named.items())
         failed = [name for name, place in named.items() if not math.isfinite(place.final)]
         words = f"at the edge: {', '.join(edges)}; of {rates}" if edges else f"all inside: {rates}"
         return Verdict(
@@ -311,6 +326,10 @@ class DeepRace:
             files = draw_epochs(shown, self._keys, folder / file, title=title, step_ms=step_ms)
             figures.append(Figure(files[0], f"{self.title}: {words} by {by}, for {', '.join(shown)}."))
         return figures
+
+
+def _in_words(settings: Iterable[Sequence[Any]]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in settings) or "the problem's own"
 
 
 def _is_ggt(spec: str) -> bool:

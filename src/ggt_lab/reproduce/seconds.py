@@ -78,12 +78,15 @@ class FirstInSeconds(Claim):
     """Of `ggt_lab.bench.training.MODELS`."""
     paper: str
     wins: bool = True
+    where: str = ""
+    """In which runs, if that has to be said."""
     times: StepTimes | None = None
 
     def judge(self, runs: Runs) -> Finding:
         """Count the levels, and how many times sooner."""
         sense = "first" if self.wins else "not always the first"
-        statement = f"in seconds {self.who} is {sense} to reach every {in_words(self.key)} that others reach"
+        statement = f"{self.where}: " * bool(self.where)
+        statement += f"in seconds {self.who} is {sense} to reach every {in_words(self.key)} that others reach"
         if missing := absent(runs, self.who, *self.others):
             return nothing_run(statement, missing)
         if reason := self._unusable(runs):
