@@ -126,7 +126,7 @@ class DeepRace:
             ValueError: it has no such attribute, or one of another kind.
         """
         merged = tuple((dict(self._changes) | dict(changes)).items())
-        class_with(self._problem, merged)
+        class_with(self._problem, merged)  # refuses what cannot be, now and not in a process that trains
         return self._with(_changes=merged)
 
     def with_step_times(self, times: StepTimes) -> Self:
