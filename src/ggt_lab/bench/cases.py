@@ -89,6 +89,7 @@ def _paper() -> list[Case]:
 
 
 def _training() -> list[Case]:
+    lstms = ("lstm-512-bf16", "lstm-512-bf16-256", "lstm-512-bf16-512")
     return [
         Case(
             f"training_{model}_{mode}",
@@ -96,7 +97,7 @@ def _training() -> list[Case]:
             {"model": model, "mode": mode},
             promised=model in ("lstm", "shake-shake"),
         )
-        for model in ("lstm", "shake-shake", "lstm-512-bf16", "lstm-512-bf16-256", "shake-shake-bf16")
+        for model in ("lstm", "shake-shake", *lstms, "shake-shake-bf16")
         for mode in ("eager", "captured")
     ]
 

@@ -14,6 +14,7 @@ _MODELS = {
     "shake-shake-bf16": ("CNN in bfloat16", 1.3),
     "lstm-512-bf16": ("RNN with autocast", 2.0),
     "lstm-512-bf16-256": ("RNN with autocast, batches of 256", 2.0),
+    "lstm-512-bf16-512": ("RNN with autocast, batches of 512", 2.0),
 }
 _FASTER = 10.0
 

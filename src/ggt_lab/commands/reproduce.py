@@ -26,7 +26,7 @@ class ReproduceCommand:
     """Reproduce an experiment of the paper, and judge its claims by the results. Run again to go on."""
 
     name: tyro.conf.Positional[str]
-    """The name of one of the paper's claims: S1, S2, T1, T2, T3, P1, R1, R2, C1, A1, A2, R4 or E1 (see `ggt list`)."""
+    """One of the paper's claims: S1, S2, T1, T2, T3, P1, R1, R2, R3, C1, A1, A2, R4 or E1 (see `ggt list`)."""
     entrants: tuple[str, ...] = ()
     """Of a deep experiment, only these optimizers (of E1: models); what was run before is not lost."""
     epochs: int | None = None

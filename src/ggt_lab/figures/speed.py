@@ -97,7 +97,7 @@ def _draw_training(records: Sequence[Record], path: Path) -> list[Path]:
         places = [group + number * width for group in range(len(records))]
         heights = [100 * (record["result"]["over_SGD"].get(name, float("nan")) - 1) for record in records]
         bars = axes.bar(places, heights, width=0.92 * width, color=color, label=name)
-        axes.bar_label(bars, fmt="%.1f", fontsize=7, padding=1)
+        axes.bar_label(bars, fmt=lambda percent: f"{percent:z.1f}", fontsize=7, padding=1)
     axes.axhline(0.0, color="black", linewidth=0.8)
     labels = [f"{r['result']['model']}\n{r['result']['mode']}" for r in records]
     axes.set_xticks([group + 0.4 - width / 2 for group in range(len(records))], labels, fontsize=9)

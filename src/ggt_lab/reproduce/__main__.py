@@ -64,7 +64,8 @@ def _command(arguments: argparse.Namespace) -> str:
         value = getattr(arguments, option)
         words += [f"--{option}", str(value)] if value is not None else []
     words += ["--set", *arguments.set] if arguments.set else []
-    words += ["--step-times", arguments.step_times.name] if arguments.step_times is not None else []
+    times = arguments.step_times
+    words += ["--step-times", times.name if times.is_absolute() else str(times)] if times is not None else []
     return shlex.join(words)
 
 

@@ -29,9 +29,16 @@ class StepTimes:
     """What `ggt_lab.bench.training.training` found in eager mode, by model."""
 
     def milliseconds(self, model: str) -> dict[str, float]:
-        """By entrant; empty if that model was not measured."""
-        times = self.results.get(model, {}).get("times", {})
-        return {("GGT" if name == _GGT else name): float(time["median_ms"]) for name, time in times.items()}
+        """By entrant; empty if that model was not measured.
+
+        SGD's time, times the ratio to it, which was paired round by round: baselines are timed after the GGTs, when
+        the same host may be faster or slower.
+        """
+        if model not in self.results:
+            return {}
+        sgd = float(self.results[model]["times"]["SGD"]["median_ms"])
+        ratios = {"SGD": 1.0, **self.results[model]["over_SGD"]}
+        return {("GGT" if name == _GGT else name): sgd * ratio for name, ratio in ratios.items()}
 
     def differences(self, model: str, record: Record) -> list[str]:
         """In what the measured training step is another one than that of a run."""
@@ -98,11 +105,7 @@ class FirstInSeconds(Claim):
         for other in self.others:
             theirs = seconds_curve(runs[other], self.key, ms[other])
             found = [_ratio(seconds, time_to(own, level)) for seconds, level in new_minima(theirs)]
-            won = sum(ratio > 1 for ratio in found)
-            sooner = (
-                f", {statistics.median(found):.2f} times as fast (median), {min(found):.2f} at worst" if found else ""
-            )
-            parts.append(f"{other} ({ms[other]:.2f} ms a step): first to {won} of {len(found)} levels{sooner}")
+            parts.append(f"{other} ({ms[other]:.2f} ms a step): {_sooner(found)}")
             ratios += found
         everywhere = all(ratio > 1 for ratio in ratios)
         return Finding(
@@ -161,6 +164,16 @@ def time_to(curve: Sequence[tuple[float, float]], level: float) -> float:
         if low <= level:
             return left + (right - left) * (high - level) / (high - low) if math.isfinite(high) else right
     return math.inf
+
+
+def _sooner(ratios: Sequence[float]) -> str:
+    if not ratios:
+        return "a seed diverged, no levels"
+    won = sum(ratio > 1 for ratio in ratios)
+    return (
+        f"first to {won} of {len(ratios)} levels, {statistics.median(ratios):.2f} times as fast (median), "
+        f"{min(ratios):.2f} at worst"
+    )
 
 
 def _ratio(theirs: float, own: float) -> float:
