@@ -4,6 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
+from ggt_lab.bench.training import MODELS
 from ggt_lab.names import unknown
 
 __all__ = ["KINDS", "Case", "cases"]
@@ -89,7 +90,6 @@ def _paper() -> list[Case]:
 
 
 def _training() -> list[Case]:
-    lstms = ("lstm-512-bf16", "lstm-512-bf16-256", "lstm-512-bf16-512")
     return [
         Case(
             f"training_{model}_{mode}",
@@ -97,7 +97,7 @@ def _training() -> list[Case]:
             {"model": model, "mode": mode},
             promised=model in ("lstm", "shake-shake"),
         )
-        for model in ("lstm", "shake-shake", *lstms, "shake-shake-bf16")
+        for model in MODELS
         for mode in ("eager", "captured")
     ]
 
