@@ -168,7 +168,7 @@ def time_to(curve: Sequence[tuple[float, float]], level: float) -> float:
 
 def _sooner(ratios: Sequence[float]) -> str:
     if not ratios:
-        return "a seed diverged, no levels"
+        return "no levels, the mean over its seeds is never below its start"  # infinite if one diverged
     won = sum(ratio > 1 for ratio in ratios)
     return (
         f"first to {won} of {len(ratios)} levels, {statistics.median(ratios):.2f} times as fast (median), "
