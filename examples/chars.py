@@ -4,6 +4,7 @@ The text is the language reference that comes with Python, so that nothing has t
 """
 
 import argparse
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
 from torch_ggt import GGT
 
@@ -80,6 +82,18 @@ def start() -> torch.device:
     if BATCH % dist.get_world_size():
         raise SystemExit(f"{dist.get_world_size()} ranks cannot share a batch of {BATCH}; take 1, 2, 4, 8 or 16")
     return device
+
+
+def leave() -> None:
+    """Leave the process group when all ranks are done, gloo's threads included.
+
+    DTensor's caches keep a group alive after destroy_process_group, and a thread of gloo's that still drops a tensor
+    while Python shuts down aborts the process: https://github.com/pytorch/pytorch/pull/179291.
+    """
+    dist.barrier()
+    _clear_sharding_prop_cache()
+    gc.collect()
+    dist.destroy_process_group()
 
 
 def batches(first: int, last: int, device: torch.device) -> Iterator[tuple[int, Tensor, Tensor]]:

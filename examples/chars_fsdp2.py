@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
-from chars import CharModel, arguments, start, train
+from chars import CharModel, arguments, leave, start, train
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
@@ -39,5 +39,4 @@ def main(words: Sequence[str] | None = None) -> float:
 
 if __name__ == "__main__":
     main()
-    dist.barrier()  # nobody leaves while another still talks
-    dist.destroy_process_group()
+    leave()

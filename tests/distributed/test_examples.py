@@ -33,6 +33,23 @@ def test_each_goes_on_from_the_others_checkpoints(tmp_path):
     assert last[0][0] < third[0][0] < first[0][0]
 
 
+def threads_left_by(name, words):
+    """The names of this process' threads after an example has run and left."""
+    run_example(name, [words])
+    importlib.import_module("chars").leave()
+    return [file.read_text().strip() for file in Path("/proc/self/task").glob("*/comm")]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc tells the names of the threads")
+@pytest.mark.parametrize(
+    ("example", "more"), [("chars_ddp", []), ("chars_fsdp2", []), ("chars_fsdp2", ["--replicas", "2"])]
+)
+def test_no_thread_of_gloo_is_left_to_abort_a_process_that_ends(tmp_path, example, more):
+    words = ["--steps", "1", "--window", "3", "--save", str(tmp_path), *more]
+    for names in on_ranks(2, threads_left_by, example, words):
+        assert not [name for name in names if "gloo" in name]
+
+
 @pytest.mark.parametrize("example", ["chars_fsdp2", pytest.param("chars_ddp", marks=pytest.mark.soak)])
 def test_torchrun_starts_them(tmp_path, example):
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
