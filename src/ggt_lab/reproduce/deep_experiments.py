@@ -46,19 +46,24 @@ _LOW_PERPLEXITY = {
     "RMSprop": (_RMSPROP, (0.0003, 0.001, 0.003)),
 }
 _IMAGES = {
-    "GGT": (_GGT, (0.1, 0.3, 1.0)),
+    "GGT": (_GGT, (0.3, 1.0, 3.0)),
     "Adam": ("Adam", (0.0003, 0.001, 0.003)),
     "AdaGrad": ("Adagrad", (0.003, 0.01, 0.03)),
     "SGD": (_SGD, (0.03, 0.1, 0.3)),
-}
-_IMAGES_ALL = {
-    **_IMAGES,
     "RMSprop": (_RMSPROP, (0.00003, 0.0001, 0.0003)),
     "Adadelta": (_ADADELTA, (0.3, 1.0, 3.0)),
     "AdamW": ("AdamW", (0.0003, 0.001, 0.003)),
     "Muon": (_MUON, (0.001, 0.003, 0.01)),
     "SOAP": (_SOAP, (0.001, 0.003, 0.01)),
 }
+# Without batch normalization, smaller steps.
+_VGG = {
+    "GGT": (_GGT, (0.03, 0.1, 0.3)),
+    "Adam": ("Adam", (0.0001, 0.0003, 0.001)),
+    "AdaGrad": ("Adagrad", (0.001, 0.003, 0.01)),
+    "SGD": (_SGD, (0.01, 0.03, 0.1)),
+}
+_SPECTRA_OF_IMAGES = {"GGT": (_GGT_FLOAT32, (0.1, 0.3, 1.0))}
 _TRANSFORMER = {
     **_PERPLEXITY,
     "GGT": (_GGT, (0.27, 0.4, 0.6)),
@@ -172,7 +177,7 @@ DEEP_EXPERIMENTS = (
         "C1",
         "CIFAR-10, Shake-Shake 26 2×32d",
         "cifar10",
-        _IMAGES_ALL,
+        _IMAGES,
         tuning_epochs=3,
         epochs=30,
         claims=_C1,
@@ -189,7 +194,7 @@ DEEP_EXPERIMENTS = (
         "A1",
         "CIFAR-10, VGG-19 without batch norm",
         "cifar10-vgg",
-        _IMAGES,
+        _VGG,
         tuning_epochs=3,
         epochs=30,
         schedule="halving",
@@ -216,7 +221,7 @@ DEEP_EXPERIMENTS = (
                 "E1",
                 "Shake-Shake 26 2×32d, CIFAR-10",
                 "cifar10",
-                {"GGT": (_GGT_FLOAT32, _IMAGES["GGT"][1])},
+                _SPECTRA_OF_IMAGES,
                 tuning_epochs=3,
                 epochs=30,
                 spectrum_every=12,
@@ -237,7 +242,7 @@ DEEP_EXPERIMENTS = (
                 "E1",
                 "VGG-19 without batch norm, CIFAR-10",
                 "cifar10-vgg",
-                {"GGT": (_GGT_FLOAT32, _IMAGES["GGT"][1])},
+                _SPECTRA_OF_IMAGES,
                 tuning_epochs=3,
                 epochs=30,
                 schedule="halving",
