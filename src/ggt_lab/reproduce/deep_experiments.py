@@ -63,6 +63,7 @@ _VGG = {
     "AdaGrad": ("Adagrad", (0.001, 0.003, 0.01)),
     "SGD": (_SGD, (0.01, 0.03, 0.1)),
 }
+# One grid for both networks, from before either's best rate was known; theirs are at its ends, and it is widened.
 _SPECTRA_OF_IMAGES = {"GGT": (_GGT_FLOAT32, (0.1, 0.3, 1.0))}
 _TRANSFORMER = {
     **_PERPLEXITY,
