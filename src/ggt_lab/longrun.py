@@ -30,7 +30,7 @@ from ggt_lab.whole import whole_file
 
 __all__ = ["SCHEDULES", "LongRun", "advance", "changed_since", "class_with", "run_until"]
 
-_OF_NO_EFFECT = ("captured", "epochs")  # settings: the first is how fast, and a run has epochs of its own
+_OF_NO_EFFECT = ("captured", "compiled", "epochs")  # settings: two are how fast, and a run has epochs of its own
 
 
 def _cosine(progress: float) -> float:

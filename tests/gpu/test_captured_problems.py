@@ -33,6 +33,20 @@ def test_captured_gradients_are_the_same(name, autocast, monkeypatch):
     assert eager.evaluate() == pytest.approx(captured.evaluate(), rel=1e-2)
 
 
+def test_compiled_gradients_are_the_same(monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    eager, compiled = (tiny("cifar10", compiled=c, captured=c, autocast=False) for c in (False, True))
+    optimizers = [torch.optim.SGD(problem.parameters(), lr=1e-3) for problem in (eager, compiled)]
+    for _ in range(2 * eager.steps_per_epoch):
+        for problem, optimizer in zip((eager, compiled), optimizers, strict=True):
+            problem.take_gradients()
+            optimizer.step()
+        for ours, theirs in zip(compiled.parameters(), eager.parameters(), strict=True):
+            torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-3, atol=1e-4)
+    assert list(compiled.model.state_dict()) == list(eager.model.state_dict())
+    assert eager.evaluate() == pytest.approx(compiled.evaluate(), rel=1e-2)
+
+
 @pytest.mark.parametrize("optimizer", ["GGT(window=3)", "Adagrad", "MuonAndAdamW"])
 def test_a_captured_run_goes_on_where_it_was_left(optimizer, tmp_path):
     run = LongRun("ptb-words-tiny", optimizer, 1e-3, 0, 2, settings=(("captured", True),))

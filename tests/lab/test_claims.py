@@ -381,6 +381,24 @@ def test_longer_runs():
     assert experiment("R1")._lengths(Settings(1)) == (10, 50)
 
 
+def test_verdicts_of_other_choices_are_other_statements():
+    def statements(**choices):
+        settings = Settings(1, device="cpu", folder=Path("nowhere"))
+        chosen = chosen_experiment("R2", entrants=["SGD"], **choices)
+        tasks = [
+            *chosen.first(settings),
+            chosen._run(settings, "SGD(momentum=0.9)", 1.0, 0, epochs=60, schedule="cosine"),
+        ]
+        curve = [{"epoch": 1, "step": 9, "seconds": 1.0, "validation_perplexity": 2.4, "train_perplexity": 2.5}]
+        made = {"metric": "validation_perplexity", "status": "done", "curve": curve}
+        records = [{**asdict(task), **made} for task in tasks]
+        return {verdict.statement for verdict in chosen.verdicts(records, "")}
+
+    own, longer = statements(), statements(epochs=60, changes=["weight_drop=0.4"])
+    assert {words.removeprefix("with 60 epochs, weight_drop 0.4: ") for words in longer} == own
+    assert not longer & own
+
+
 def test_newer_optimizers_decide_no_claim_of_the_paper():
     for name in ("R1", "C1"):
         for claim in experiment(name)._claims:

@@ -85,11 +85,15 @@ class ImageProblem(DeepProblem):
 
 @register_with_tiny("cifar10")
 class Cifar10(ImageProblem):
-    """Claim C1: Shake-Shake 26 2×32d, batches of 128. The paper leaves the number of epochs open."""
+    """Claim C1: Shake-Shake 26 2×32d, batches of 128. The paper leaves the number of epochs open.
+
+    A step is three thousand small kernels. Compiled and captured it took half of the time beside other runs on a GPU.
+    """
 
     epochs = 30
     base, blocks = 32, 4
-    tiny: ClassVar[Mapping[str, Any]] = {"epochs": 2, "batch": 16, "base": 4, "blocks": 1}
+    captured = compiled = True
+    tiny: ClassVar[Mapping[str, Any]] = {"epochs": 2, "batch": 16, "base": 4, "blocks": 1, "compiled": False}
 
     def _make_model(self) -> nn.Module:
         return ShakeShake26(self.base, self.blocks)

@@ -87,6 +87,7 @@ class DeepRace:
         self._schedule, self._tuning_schedule = schedule, tuning_schedule or schedule
         self._changes, self._spectrum_every = changes, spectrum_every
         self._model, self._step_ms = model, dict[str, float]()
+        self._otherwise: tuple[str, ...] = ()
 
     # ---- choices of the user: each gives another experiment --------------------------------------------------------
 
@@ -117,7 +118,7 @@ class DeepRace:
         """
         if epochs <= self._tuning_epochs:
             raise ValueError(f"{self.name} tunes over {self._tuning_epochs} epochs; full runs need more, got {epochs}")
-        return self._with(_epochs=epochs)
+        return self._with(_epochs=epochs, _otherwise=(*self._otherwise, f"{epochs} epochs"))
 
     def with_changes(self, changes: Mapping[str, Any]) -> Self:
         """The problem with other attributes.
@@ -127,7 +128,7 @@ class DeepRace:
         """
         merged = tuple((dict(self._changes) | dict(changes)).items())
         class_with(self._problem, merged)  # refuses what cannot be, now and not in a process that trains
-        return self._with(_changes=merged)
+        return self._with(_changes=merged, _otherwise=(*self._otherwise, _in_words(changes.items())))
 
     def with_step_times(self, times: StepTimes) -> Self:
         """Claims about seconds are judged by these."""
@@ -254,7 +255,10 @@ class DeepRace:
         """Judge every claim by the full runs, whether all best rates lie inside of their grids, and who took part."""
         runs = self.full_runs(records)
         verdicts = [claim.verdict(runs, command) for claim in self._claims]
-        return [*verdicts, self.tuning_verdict(records, command), self._attendance(runs, command)]
+        verdicts += [self.tuning_verdict(records, command), self._attendance(runs, command)]
+        # Of another length or with other settings they are other statements, and do not stand for the experiment's own.
+        where = f"with {', '.join(self._otherwise)}: " if self._otherwise else ""
+        return [replace(verdict, statement=where + verdict.statement) for verdict in verdicts]
 
     def tuning_verdict(self, records: Sequence[Record], command: str, *, of: str = "") -> Verdict:
         """Whether all best rates lie inside of their grids; ``of`` what, if that has to be said."""
