@@ -397,6 +397,7 @@ def test_verdicts_of_other_choices_are_other_statements():
     own, longer = statements(), statements(epochs=60, changes=["weight_drop=0.4"])
     assert {words.removeprefix("with 60 epochs, weight_drop 0.4: ") for words in longer} == own
     assert not longer & own
+    assert statements(epochs=50, changes=["batch=256"]) == own  # as they are anyway
 
 
 def test_newer_optimizers_decide_no_claim_of_the_paper():

@@ -87,7 +87,7 @@ class DeepRace:
         self._schedule, self._tuning_schedule = schedule, tuning_schedule or schedule
         self._changes, self._spectrum_every = changes, spectrum_every
         self._model, self._step_ms = model, dict[str, float]()
-        self._otherwise: tuple[str, ...] = ()
+        self._own = (epochs, changes)
 
     # ---- choices of the user: each gives another experiment --------------------------------------------------------
 
@@ -118,7 +118,7 @@ class DeepRace:
         """
         if epochs <= self._tuning_epochs:
             raise ValueError(f"{self.name} tunes over {self._tuning_epochs} epochs; full runs need more, got {epochs}")
-        return self._with(_epochs=epochs, _otherwise=(*self._otherwise, f"{epochs} epochs"))
+        return self._with(_epochs=epochs)
 
     def with_changes(self, changes: Mapping[str, Any]) -> Self:
         """The problem with other attributes.
@@ -128,7 +128,7 @@ class DeepRace:
         """
         merged = tuple((dict(self._changes) | dict(changes)).items())
         class_with(self._problem, merged)  # refuses what cannot be, now and not in a process that trains
-        return self._with(_changes=merged, _otherwise=(*self._otherwise, _in_words(changes.items())))
+        return self._with(_changes=merged)
 
     def with_step_times(self, times: StepTimes) -> Self:
         """Claims about seconds are judged by these."""
@@ -257,8 +257,14 @@ class DeepRace:
         verdicts = [claim.verdict(runs, command) for claim in self._claims]
         verdicts += [self.tuning_verdict(records, command), self._attendance(runs, command)]
         # Of another length or with other settings they are other statements, and do not stand for the experiment's own.
-        where = f"with {', '.join(self._otherwise)}: " if self._otherwise else ""
-        return [replace(verdict, statement=where + verdict.statement) for verdict in verdicts]
+        return [replace(verdict, statement=self._otherwise() + verdict.statement) for verdict in verdicts]
+
+    def _otherwise(self) -> str:
+        """What the user chose that is not the experiment's own."""
+        epochs, changes = self._own
+        words = [f"{self._epochs} epochs"] if self._epochs != epochs else []
+        words += [f"{name} {value}" for name, value in self._changes if (name, value) not in changes]
+        return f"with {', '.join(words)}: " if words else ""
 
     def tuning_verdict(self, records: Sequence[Record], command: str, *, of: str = "") -> Verdict:
         """Whether all best rates lie inside of their grids; ``of`` what, if that has to be said."""
