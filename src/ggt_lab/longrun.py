@@ -28,9 +28,10 @@ from ggt_lab.results import Record, Results
 from ggt_lab.spectrum_log import SpectrumLog
 from ggt_lab.whole import whole_file
 
-__all__ = ["SCHEDULES", "LongRun", "advance", "changed_since", "class_with", "run_until"]
+__all__ = ["OF_NO_EFFECT", "SCHEDULES", "LongRun", "advance", "changed_since", "class_with", "run_until"]
 
-_OF_NO_EFFECT = ("captured", "compiled", "epochs")  # settings: two are how fast, and a run has epochs of its own
+OF_NO_EFFECT = ("captured", "compiled", "epochs")
+"""Settings of a problem that no result depends on: two are how fast, and a run has epochs of its own."""
 
 
 def _cosine(progress: float) -> float:
@@ -170,7 +171,7 @@ def changed_since(record: Record) -> list[str]:
     return [
         f"{name} {then[name]} there, {value} now"
         for name, value in now.items()
-        if name not in _OF_NO_EFFECT and value != then[name]
+        if name not in OF_NO_EFFECT and value != then[name]
     ]
 
 

@@ -398,6 +398,7 @@ def test_verdicts_of_other_choices_are_other_statements():
     assert {words.removeprefix("with 60 epochs, weight_drop 0.4: ") for words in longer} == own
     assert not longer & own
     assert statements(epochs=50, changes=["batch=256"]) == own  # as they are anyway
+    assert statements(changes=["captured=True"]) == own  # the same runs, sooner
 
 
 def test_newer_optimizers_decide_no_claim_of_the_paper():

@@ -31,7 +31,8 @@ def register_with_tiny(name: str) -> Callable[[_C], _C]:
 
     def add(cls: _C) -> _C:
         register(name)(cls)
-        register(f"{name}-tiny")(type(f"Tiny{cls.__name__}", (cls,), {**cls.tiny, "synthetic": True}))
+        changes = {**cls.tiny, "synthetic": True, "compiled": False}  # to compile takes longer than a tiny run
+        register(f"{name}-tiny")(type(f"Tiny{cls.__name__}", (cls,), changes))
         return cls
 
     return add

@@ -93,7 +93,7 @@ class Cifar10(ImageProblem):
     epochs = 30
     base, blocks = 32, 4
     captured = compiled = True
-    tiny: ClassVar[Mapping[str, Any]] = {"epochs": 2, "batch": 16, "base": 4, "blocks": 1, "compiled": False}
+    tiny: ClassVar[Mapping[str, Any]] = {"epochs": 2, "batch": 16, "base": 4, "blocks": 1}
 
     def _make_model(self) -> nn.Module:
         return ShakeShake26(self.base, self.blocks)
@@ -106,6 +106,7 @@ class Cifar10VGG(ImageProblem):
     epochs = 30
     dropout = 0.5
     shrink = 1
+    captured = compiled = True
     tiny: ClassVar[Mapping[str, Any]] = {"epochs": 2, "batch": 16, "shrink": 16}
 
     def _make_model(self) -> nn.Module:

@@ -210,7 +210,7 @@ class PTBWords(RecurrentProblem):
     """Claim R4: a word-level LSTM after AWD-LSTM, with its dropouts; batches of 80 sequences, where that has 20."""
 
     epochs, batch, length, dropout = 40, 80, 70, 0.4
-    autocast = True
+    autocast = captured = True
     dropout_between, dropout_input, dropout_words, weight_drop = 0.25, 0.4, 0.1, 0.5
     embedding, width, layers = 400, 1150, 3
     evaluation_batch = 64
@@ -246,7 +246,7 @@ class PTBCharactersTransformer(WindowProblem):
 
     epochs, batch, length, dropout = 20, 64, 256, 0.1
     layers, width, heads = 6, 384, 6
-    autocast = True
+    autocast = captured = compiled = True
     tiny: ClassVar[Mapping[str, Any]] = {"epochs": 2, "batch": 8, "length": 16, "layers": 2, "width": 8, "heads": 2}
 
     def _read(self) -> Text:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from ggt_lab.longrun import LongRun, advance, changed_since, class_with
+from ggt_lab.longrun import OF_NO_EFFECT, LongRun, advance, changed_since, class_with
 from ggt_lab.names import unknown
 from ggt_lab.optimizers import missing_package
 from ggt_lab.race import beyond_the_edge, standings
@@ -263,7 +263,8 @@ class DeepRace:
         """What the user chose that is not the experiment's own."""
         epochs, changes = self._own
         words = [f"{self._epochs} epochs"] if self._epochs != epochs else []
-        words += [f"{name} {value}" for name, value in self._changes if (name, value) not in changes]
+        others = [(name, value) for name, value in self._changes if name not in OF_NO_EFFECT]
+        words += [f"{name} {value}" for name, value in others if (name, value) not in changes]
         return f"with {', '.join(words)}: " if words else ""
 
     def tuning_verdict(self, records: Sequence[Record], command: str, *, of: str = "") -> Verdict:
