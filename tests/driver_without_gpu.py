@@ -4,6 +4,7 @@ Run by `test_gpu_kernels`, in a process of its own: the driver cannot be put bac
 """
 
 import collections
+import re
 
 import torch
 from triton.backends.compiler import GPUTarget
@@ -55,11 +56,20 @@ def launch_both_ways(kernel, programs, *arguments, **options):
     kernel[programs](*arguments, enable_fp_fusion=True, **options)
     for _ in range(2):
         start(kernel, programs, arguments, options, 0)
+    if kernel is ring._admit:
+        check_that_state_is_read_before_it_is_written(kernel.warmup(*arguments, grid=(1,), **options).asm["ptx"])
     by_triton, *ours = started
     assert len(ours) == 2
     assert by_triton == ours[0] == ours[1], kernel
     started.clear()
     counted[kernel.fn.__name__] += 1
+
+
+def check_that_state_is_read_before_it_is_written(ptx):
+    """Every warp reads the ring's position and count, one thread writes them: a barrier must be in between."""
+    accesses = re.findall(r"\b(ld\.global|st\.global|bar\.sync)", ptx)
+    assert accesses[-3:] == ["bar.sync", "st.global", "st.global"], accesses
+    assert accesses.count("bar.sync") == 1
 
 
 driver.set_active(Driver())

@@ -23,6 +23,7 @@ def tiny(name, **settings):
     ],
 )
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")  # torch.compile's own, in torch 2.11
+@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores")  # and its advice
 def test_captured_gradients_are_the_same(name, autocast, compiled, monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # the two may choose different convolutions
     faster = {"captured": True, "compiled": compiled}

@@ -164,6 +164,45 @@ def test_a_whole_captured_training_step(scope):
 
 
 @pytest.mark.parametrize("scope", ["model", "parameter"])
+def test_a_busy_gpu_changes_nothing(scope):
+    """The same bits while others compute on the same processors, which keeps the warps of a kernel apart.
+
+    Matrix products in float32 do it best: their warps have something to start in every cycle.
+    """
+    results = []
+    busy = torch.cuda.Stream()
+    matrix = torch.randn(2048, 2048, device="cuda")
+    for others in (0, 1):
+        torch.manual_seed(0)
+        parameters = [nn.Parameter(torch.zeros(n, device="cuda")) for n in (300, 2000, 50_000)]
+        optimizer = GGT(parameters, lr=1e-3, window=200, scope=scope)
+        wrong = torch.zeros((), dtype=torch.int64, device="cuda")
+        for step in range(4000):
+            with torch.cuda.stream(busy):
+                for _ in range(others):
+                    matrix @ matrix
+            for p in parameters:
+                p.grad = torch.randn_like(p)
+            optimizer.step()
+            if step % 100 == 99:
+                wrong += sum(_not_their_gram(block.window) for block in optimizer.attached_blocks())
+        results.append([wrong.cpu(), *(p.detach().cpu() for p in parameters)])
+    torch.cuda.synchronize()
+    assert [int(wrong) for wrong, *_ in results] == [0, 0]
+    for alone, beside_others in zip(*results, strict=True):
+        assert torch.equal(alone, beside_others)
+
+
+def _not_their_gram(window):
+    """How many entries of the Gram matrices are not products of their rows."""
+    wrong = 0
+    for part in window.matrices():
+        rows = part.rows.double()
+        wrong += ((rows @ rows.T - part.gram).abs() > 1e-9 * part.gram.diagonal().amax()).sum()
+    return wrong
+
+
+@pytest.mark.parametrize("scope", ["model", "parameter"])
 def test_on_another_stream(scope):
     runs = []
     for stream in (torch.cuda.current_stream(), torch.cuda.Stream()):

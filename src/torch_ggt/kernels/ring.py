@@ -153,6 +153,8 @@ def _admit(
         beta += tl.cast(momentum_small, tl.float64)
         weights = tl.load(momentum + matrix * size + i, mask=inside)
         tl.store(momentum + matrix * size + i, tl.where(i == slot, 1.0, beta * weights), mask=inside)
+        # All warps have read the old slot before one thread writes the next: on a busy processor they may be far apart.
+        tl.debug_barrier()
         tl.store(position + matrix, (slot + 1) % size)
         tl.store(count + matrix, tl.minimum(filled + 1, size))
 
