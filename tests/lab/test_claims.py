@@ -50,9 +50,12 @@ def test_lowest_along():
 
 
 def test_gap_at_end():
-    assert GapAtEnd("X", "GGT", "Adam", "loss", 0.3, "p").verdict(RUNS, "c").holds is True
+    # GGT ends 0.4 below Adam and 0.05 above SGD, ± 0.2.
+    assert GapAtEnd("X", "GGT", "Adam", "loss", 0.15, "p").verdict(RUNS, "c").holds is True
+    assert GapAtEnd("X", "GGT", "Adam", "loss", 0.3, "p").verdict(RUNS, "c").holds is None
     assert GapAtEnd("X", "GGT", "Adam", "loss", 0.5, "p").verdict(RUNS, "c").holds is False
-    assert GapAtEnd("X", "GGT", "SGD", "loss", -0.1, "p").verdict(RUNS, "c").holds is True
+    assert GapAtEnd("X", "GGT", "SGD", "loss", -0.3, "p").verdict(RUNS, "c").holds is True
+    assert GapAtEnd("X", "GGT", "SGD", "loss", -0.1, "p").verdict(RUNS, "c").holds is None
     assert GapAtEnd("X", "GGT", "SGD", "loss", 0.0, "p").verdict(RUNS, "c").holds is False
 
 

@@ -11,7 +11,10 @@ from ggt_lab.results import Record
 
 __all__ = ["draw_epochs"]
 
-_SOLID = 6  # further lines are dashed: where one of them hides another, both are seen
+# Further lines are dashed: where one of them hides another, both are seen. None has the colour of the first, GGT's.
+_SOLID, _DASHED = COLORS[:6], (COLORS[6], COLORS[3], COLORS[2])
+_FALL = 4 / 3
+"""How much higher, in decades, the axis may be for the first tenth of the runs to be on it."""
 
 
 def draw_epochs(
@@ -24,7 +27,7 @@ def draw_epochs(
 ) -> list[Path]:
     """One panel per number, one line per entrant; a seed that diverged ends where it did.
 
-    What lies above everything that comes after the first tenth of the runs is cut off.
+    What lies above everything that comes after the first tenth of the runs is cut off, if it takes much room.
 
     Args:
         runs: the runs of each entrant, one per seed.
@@ -38,7 +41,8 @@ def draw_epochs(
     """
     figure, panels = plt.subplots(1, len(keys), figsize=(4.8 * len(keys), 4), layout="constrained", squeeze=False)
     for axes, key in zip(panels[0], keys, strict=True):
-        shown: list[float] = []
+        later: list[float] = []
+        first_too: list[float] = []
         for number, (name, records) in enumerate(runs.items()):
             points: dict[int, list[float]] = {}
             for record in records:
@@ -50,20 +54,24 @@ def draw_epochs(
             places = sorted(points)
             diverged = sum(record["status"] != "done" for record in records)
             label = f"{name}, lr {records[0]['lr']:.3g}" + (f", {diverged} diverged" if diverged else "")
-            color, dashed = COLORS[number % len(COLORS)], number >= _SOLID
+            dashed = number >= len(_SOLID)
+            color = _DASHED[(number - len(_SOLID)) % len(_DASHED)] if dashed else _SOLID[number]
             x = places if step_ms is None else [step * step_ms[name] / 1000 for step in places]
             means = [sum(points[place]) / len(points[place]) for place in places]
             axes.plot(x, means, color=color, linestyle="--" if dashed else "-", linewidth=1.7, label=label)
             low, high = ([pick(points[place]) for place in places] for pick in (min, max))
             axes.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
-            # The fall from the start, a tenth of the run, would take most of the room.
-            first = len(places) // 10
-            shown += [value for part in (low, high) for value in part[first:]]
+            later += [*low[len(places) // 10 :], *high[len(places) // 10 :]]
+            first_too += high[1:] if places[0] == 0 else high
         axes.set_xlabel("epoch" if step_ms is None else "seconds of training (steps × time of a step)")
         axes.set_ylabel(key.replace("_", " "))
         log_axis(axes, "y")
-        if shown and min(shown) > 0:
-            axes.set_ylim(0.97 * min(shown), 1.03 * max(shown))
+        if later and min(later) > 0:
+            # The fall from the start often takes most of the room.
+            bottom, top, highest = min(later), max(later), max(first_too, default=0.0)
+            if bottom < top < highest <= bottom * (top / bottom) ** _FALL:
+                top = highest
+            axes.set_ylim(0.97 * bottom, 1.03 * top)
         quiet(axes)
     panels[0][0].legend(frameon=False, fontsize=8)
     return save(figure, path, title=title)
