@@ -13,8 +13,7 @@ __all__ = ["draw_epochs"]
 
 # Further lines are dashed: where one of them hides another, both are seen. None has the colour of the first, GGT's.
 _SOLID, _DASHED = COLORS[:6], (COLORS[6], COLORS[3], COLORS[2])
-_FALL = 4 / 3
-"""How much higher, in decades, the axis may be for the first tenth of the runs to be on it."""
+_FALL = 4 / 3  # how much longer a logarithmic axis may become for the first tenth of the runs to be on it
 
 
 def draw_epochs(
@@ -41,8 +40,8 @@ def draw_epochs(
     """
     figure, panels = plt.subplots(1, len(keys), figsize=(4.8 * len(keys), 4), layout="constrained", squeeze=False)
     for axes, key in zip(panels[0], keys, strict=True):
+        trained: list[float] = []
         later: list[float] = []
-        first_too: list[float] = []
         for number, (name, records) in enumerate(runs.items()):
             points: dict[int, list[float]] = {}
             for record in records:
@@ -61,17 +60,25 @@ def draw_epochs(
             axes.plot(x, means, color=color, linestyle="--" if dashed else "-", linewidth=1.7, label=label)
             low, high = ([pick(points[place]) for place in places] for pick in (min, max))
             axes.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
-            later += [*low[len(places) // 10 :], *high[len(places) // 10 :]]
-            first_too += high[1:] if places[0] == 0 else high
+            trained += high[1:] if places[0] == 0 else high
+            later += [value for part in (low, high) for value in part[len(places) // 10 :]]
         axes.set_xlabel("epoch" if step_ms is None else "seconds of training (steps × time of a step)")
         axes.set_ylabel(key.replace("_", " "))
         log_axis(axes, "y")
         if later and min(later) > 0:
-            # The fall from the start often takes most of the room.
-            bottom, top, highest = min(later), max(later), max(first_too, default=0.0)
-            if bottom < top < highest <= bottom * (top / bottom) ** _FALL:
-                top = highest
-            axes.set_ylim(0.97 * bottom, 1.03 * top)
+            axes.set_ylim(_limits(trained, later))
         quiet(axes)
     panels[0][0].legend(frameon=False, fontsize=8)
     return save(figure, path, title=title)
+
+
+def _limits(trained: Sequence[float], later: Sequence[float]) -> tuple[float, float]:
+    """Of an axis for all that comes after the first tenth of the runs, and for ``trained``, all, if there is room.
+
+    The fall from the start often takes most of it.
+    """
+    bottom, top = min(later), max(later)
+    highest = max(trained, default=top)
+    if highest <= bottom * (top / bottom) ** _FALL:
+        top = max(top, highest)
+    return 0.97 * bottom, 1.03 * top
