@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from matplotlib import pyplot as plt
+from matplotlib.ticker import MaxNLocator
 
 from ggt_lab.figures.style import COLORS, log_axis, quiet, save
 from ggt_lab.results import Record
@@ -12,7 +13,8 @@ from ggt_lab.results import Record
 __all__ = ["draw_epochs"]
 
 # Further lines are dashed: where one of them hides another, both are seen. None has the colour of the first, GGT's.
-_SOLID, _DASHED = COLORS[:6], (COLORS[6], COLORS[3], COLORS[2])
+_STYLES = [(color, "-") for color in COLORS[:6]] + [(color, "--") for color in (COLORS[6], COLORS[3], COLORS[2])]
+_DASHES = ("--", ":", "-.")
 _FALL = 4 / 3  # how much longer a logarithmic axis may become for the first tenth of the runs to be on it
 
 
@@ -38,11 +40,12 @@ def draw_epochs(
     Returns:
         The files written.
     """
+    styles = _styles(list(runs))
     figure, panels = plt.subplots(1, len(keys), figsize=(4.8 * len(keys), 4), layout="constrained", squeeze=False)
     for axes, key in zip(panels[0], keys, strict=True):
         trained: list[float] = []
         later: list[float] = []
-        for number, (name, records) in enumerate(runs.items()):
+        for name, records in runs.items():
             points: dict[int, list[float]] = {}
             for record in records:
                 for point in record["curve"]:
@@ -53,11 +56,10 @@ def draw_epochs(
             places = sorted(points)
             diverged = sum(record["status"] != "done" for record in records)
             label = f"{name}, lr {records[0]['lr']:.3g}" + (f", {diverged} diverged" if diverged else "")
-            dashed = number >= len(_SOLID)
-            color = _DASHED[(number - len(_SOLID)) % len(_DASHED)] if dashed else _SOLID[number]
+            color, dashes = styles[name]
             x = places if step_ms is None else [step * step_ms[name] / 1000 for step in places]
             means = [sum(points[place]) / len(points[place]) for place in places]
-            axes.plot(x, means, color=color, linestyle="--" if dashed else "-", linewidth=1.7, label=label)
+            axes.plot(x, means, color=color, linestyle=dashes, linewidth=1.7, label=label)
             low, high = ([pick(points[place]) for place in places] for pick in (min, max))
             axes.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
             trained += high[1:] if places[0] == 0 else high
@@ -67,9 +69,22 @@ def draw_epochs(
         log_axis(axes, "y")
         if later and min(later) > 0:
             axes.set_ylim(_limits(trained, later))
+        if step_ms is None:
+            axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True, steps=(1, 2, 5, 10)))
         quiet(axes)
-    panels[0][0].legend(frameon=False, fontsize=8)
+    panels[0][0].legend(fontsize=8, edgecolor="none", framealpha=0.8)
     return save(figure, path, title=title)
+
+
+def _styles(names: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Colour and dashes of each line; "SGD fixed" has the colour of "SGD", where that is one, too."""
+    bases = {name: name.partition(" ")[0] for name in names if " " in name and name.partition(" ")[0] in names}
+    mains = [name for name in names if name not in bases]
+    styles = {name: _STYLES[number % len(_STYLES)] for number, name in enumerate(mains)}
+    for name, base in bases.items():
+        others = [other for other in bases if bases[other] == base]
+        styles[name] = (styles[base][0], _DASHES[others.index(name) % len(_DASHES)])
+    return styles
 
 
 def _limits(trained: Sequence[float], later: Sequence[float]) -> tuple[float, float]:
