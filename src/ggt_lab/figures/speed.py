@@ -4,6 +4,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from matplotlib import pyplot as plt
@@ -99,7 +100,7 @@ def _draw_training(records: Sequence[Record], path: Path) -> list[Path]:
         bars = axes.bar(places, heights, width=0.92 * width, color=color, label=name)
         axes.bar_label(bars, fmt=lambda percent: f"{percent:z.1f}", fontsize=7, padding=1)
     axes.axhline(0.0, color="black", linewidth=0.8)
-    labels = [f"{r['result']['model']}\n{r['result']['mode']}" for r in records]
+    labels = [f"{fill(r['result']['model'], 12)}\n{r['result']['mode']}" for r in records]
     axes.set_xticks([group + 0.4 - width / 2 for group in range(len(records))], labels, fontsize=9)
     axes.set_ylabel("time beyond SGD's, %")
     axes.margins(y=0.1)
