@@ -59,6 +59,14 @@ def test_gap_at_end():
     assert GapAtEnd("X", "GGT", "SGD", "loss", 0.0, "p").verdict(RUNS, "c").holds is False
 
 
+def test_a_single_seed_proves_no_gap():
+    single = {name: records[:1] for name, records in RUNS.items()}
+    verdict = GapAtEnd("X", "GGT", "Adam", "loss", 0.15, "p").verdict(single, "c")
+    assert (verdict.holds, verdict.spread) == (None, "± unknown (two standard errors)")
+    assert GapAtEnd("X", "GGT", "Adam", "loss", 0.6, "p").verdict(single, "c").holds is False
+    assert "Adam 1.5 (+0.5000 ± unknown)" in Compared("X", "GGT", ("Adam",), "loss").verdict(single, "c").ours
+
+
 def test_at_most():
     assert AtMost("X", "GGT", "loss", 1.1, "p").verdict(RUNS, "c").holds is True
     assert AtMost("X", "GGT", "loss", 1.0, "p").verdict(RUNS, "c").holds is False

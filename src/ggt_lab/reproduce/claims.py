@@ -107,10 +107,16 @@ def absent(runs: Runs, *names: str) -> list[str]:
 
 
 def standard_error(own: Sequence[float], theirs: Sequence[float]) -> float:
-    """Of the difference of two means; 0 if a value is not finite."""
+    """Of the difference of two means: infinite of single values, 0 if a value is not finite, which decides alone."""
     if not all(map(math.isfinite, [*own, *theirs])):
         return 0.0
+    if min(len(own), len(theirs)) < 2:
+        return math.inf
     return math.hypot(stdev(own) / math.sqrt(len(own)), stdev(theirs) / math.sqrt(len(theirs)))
+
+
+def _plus_minus(error: float) -> str:
+    return f"± {error:.4f}" if math.isfinite(error) else "± unknown"
 
 
 @dataclass(frozen=True)
@@ -172,7 +178,7 @@ class GapAtEnd(Claim):
         return Finding(
             statement=statement,
             ours=f"{statistics.fmean(own):.4g} against {statistics.fmean(theirs):.4g}: {difference:+.4f} below",
-            spread=f"± {error:.4f} (two standard errors)",
+            spread=f"{_plus_minus(error)} (two standard errors)",
             n=len(own),
             holds=None if in_doubt else difference >= self.gap,
         )
@@ -227,9 +233,8 @@ class Compared(Claim):
             theirs = ends(runs[other], self.key)
             difference = statistics.fmean(theirs) - mean
             holds = holds and difference > 0
-            parts.append(
-                f"{other} {statistics.fmean(theirs):.4g} ({difference:+.4f} ± {2 * standard_error(own, theirs):.4f})"
-            )
+            doubt = _plus_minus(2 * standard_error(own, theirs))
+            parts.append(f"{other} {statistics.fmean(theirs):.4g} ({difference:+.4f} {doubt})")
         parts += [f"{other} not run" for other in absent(runs, *self.others)]
         return Finding(
             statement=statement,
