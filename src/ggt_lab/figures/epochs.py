@@ -1,5 +1,6 @@
 """Curves of long runs by epoch, or by second: mean and range over seeds of one or two numbers."""
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -46,11 +47,7 @@ def draw_epochs(
         trained: list[float] = []
         later: list[float] = []
         for name, records in runs.items():
-            points: dict[int, list[float]] = {}
-            for record in records:
-                for point in record["curve"]:
-                    if math.isfinite(point.get(key, math.nan)):
-                        points.setdefault(point["epoch" if step_ms is None else "step"], []).append(point[key])
+            points = _values(records, key, "epoch" if step_ms is None else "step")
             if not points:
                 continue
             places = sorted(points)
@@ -76,15 +73,23 @@ def draw_epochs(
     return save(figure, path, title=title)
 
 
+def _values(records: Sequence[Record], key: str, place: str) -> dict[int, list[float]]:
+    """The finite values of a number, one per seed, by epoch or step."""
+    values: dict[int, list[float]] = {}
+    for record in records:
+        for point in record["curve"]:
+            if math.isfinite(point.get(key, math.nan)):
+                values.setdefault(point[place], []).append(point[key])
+    return values
+
+
 def _styles(names: Sequence[str]) -> dict[str, tuple[str, str]]:
     """Colour and dashes of each line; "SGD fixed" has the colour of "SGD", where that is one, too."""
-    bases = {name: name.partition(" ")[0] for name in names if " " in name and name.partition(" ")[0] in names}
+    bases = {name: base for name in names if (base := name.partition(" ")[0]) != name and base in names}
     mains = [name for name in names if name not in bases]
-    styles = {name: _STYLES[number % len(_STYLES)] for number, name in enumerate(mains)}
-    for name, base in bases.items():
-        others = [other for other in bases if bases[other] == base]
-        styles[name] = (styles[base][0], _DASHES[others.index(name) % len(_DASHES)])
-    return styles
+    styles = dict(zip(mains, itertools.cycle(_STYLES), strict=False))
+    dashes = {name: itertools.cycle(_DASHES) for name in mains}
+    return styles | {name: (styles[base][0], next(dashes[base])) for name, base in bases.items()}
 
 
 def _limits(trained: Sequence[float], later: Sequence[float]) -> tuple[float, float]:
