@@ -61,13 +61,16 @@ class LongRun:
     """Attributes of the problem to change, by name: (("dropout", 0.2),)."""
     spectrum_every: int = 0
     """Record the eigenvalues of a GGT's GᵀG at each so-many-th step; 0: never."""
+    early_looks: int = 0
+    """At held-out data inside of the first epoch, evenly spread, beside those at the ends of epochs."""
 
     @property
     def key(self) -> str:
         """The run in words that do not change."""
         words = asdict(self)
-        if not self.spectrum_every:  # runs recorded before there were spectra keep their key
-            del words["spectrum_every"]
+        for name in ("spectrum_every", "early_looks"):  # runs recorded before there were such keep their key
+            if not words[name]:
+                del words[name]
         return json.dumps(["long", words], sort_keys=True)
 
     @property
@@ -103,12 +106,14 @@ def advance(run: LongRun, kept: Path, *, deadline: float = math.inf, spectra: Pa
     log = SpectrumLog(optimizer, run.spectrum_every)
     checkpoint = kept / f"{run.digest}.pt"
     curve: list[dict[str, Any]] = []
+    early: list[dict[str, Any]] = []
+    looks = _early_steps(run.early_looks, problem.steps_per_epoch)
     seconds = 0.0
     if checkpoint.exists():
         state = torch.load(checkpoint, map_location=run.device, weights_only=True)
         problem.load_state_dict(state["problem"])
         optimizer.load_state_dict(state["optimizer"])
-        curve, seconds = state["curve"], state["seconds"]
+        curve, early, seconds = state["curve"], state["early"], state["seconds"]
         if run.spectrum_every:
             log.load_state_dict(state["spectra"])
     elif run.epochs > 0:
@@ -119,13 +124,15 @@ def advance(run: LongRun, kept: Path, *, deadline: float = math.inf, spectra: Pa
         if time.monotonic() >= deadline:
             spent = seconds + time.perf_counter() - started
             parts = {"problem": problem, "optimizer": optimizer, "spectra": log}
-            _save(parts, {"curve": curve, "seconds": spent}, checkpoint)
+            _save(parts, {"curve": curve, "early": early, "seconds": spent}, checkpoint)
             return None
         for group in optimizer.param_groups:
             group["lr"] = run.lr * factor(problem.step / (run.epochs * problem.steps_per_epoch))
         problem.take_gradients()
         optimizer.step()
         log.after(problem.step)
+        if problem.step in looks:
+            early.append({"step": problem.step, **problem.held_out()})
         if problem.step % problem.steps_per_epoch == 0:
             numbers = problem.evaluate()
             if not all(math.isfinite(value) for value in numbers.values()):
@@ -134,7 +141,7 @@ def advance(run: LongRun, kept: Path, *, deadline: float = math.inf, spectra: Pa
             epoch = problem.step // problem.steps_per_epoch
             spent = seconds + time.perf_counter() - started
             curve.append({"epoch": epoch, "step": problem.step, "seconds": spent, **numbers})
-    record = _record(run, problem, status, curve)
+    record = _record(run, problem, status, curve, early)
     if run.spectrum_every:
         record["spectrum"] = log.write(spectra / f"{run.digest}.npz")
     checkpoint.unlink(missing_ok=True)
@@ -200,14 +207,24 @@ def class_with(problem: str, settings: Iterable[tuple[str, Any]]) -> type[DeepPr
     return type(cls.__name__, (cls,), changes)
 
 
+def _early_steps(looks: int, steps_per_epoch: int) -> set[int]:
+    """So many steps inside of the first epoch, fewer where it is too short."""
+    return {round(part * steps_per_epoch / (looks + 1)) for part in range(1, looks + 1)} - {0, steps_per_epoch}
+
+
 def _save(parts: dict[str, Any], plain: dict[str, Any], path: Path) -> None:
     with whole_file(path) as file:
         torch.save({**{name: part.state_dict() for name, part in parts.items()}, **plain}, file)
 
 
-def _record(run: LongRun, problem: DeepProblem, status: str, curve: list[dict[str, Any]]) -> Record:
+def _record(
+    run: LongRun, problem: DeepProblem, status: str, curve: list[dict[str, Any]], early: list[dict[str, Any]]
+) -> Record:
     setup = _numbers(type(problem)) | {"parameters": sum(p.numel() for p in problem.parameters())}
-    return {**asdict(run), "metric": problem.metric, "status": status, "setup": setup, "curve": curve}
+    record = {**asdict(run), "metric": problem.metric, "status": status, "setup": setup, "curve": curve}
+    if run.early_looks:
+        record["early"] = [point for point in early if all(map(math.isfinite, point.values()))]
+    return record
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from ggt_lab.reproduce import Settings, chosen_experiment, default_folder, exper
 from ggt_lab.reproduce.claims import AtMost, Compared, GapAtEnd, LowestAlong, mean_curve
 from ggt_lab.reproduce.courses import AlikeAlong, EarlyLead, FastestAfterDecays
 from ggt_lab.reproduce.deep import DeepRace
-from ggt_lab.reproduce.seconds import FirstInSeconds, StepTimes, new_minima, read_step_times, time_to
+from ggt_lab.reproduce.seconds import FirstInSeconds, StepTimes, early_curve, new_minima, read_step_times, time_to
 from ggt_lab.results import Results
 
 
@@ -211,6 +211,39 @@ def test_levels_that_are_never_reached_are_lost():
     words = "Adam (1.00 ms a step): no levels, the mean over its seeds is never below its start"
     assert words in claim.verdict(diverged, "c").ours
     assert claim.verdict(diverged, "c").holds is None
+
+
+def test_looks_inside_of_the_first_epoch():
+    """They say when GGT was there; what others reached in between is counted, and decides nothing."""
+
+    def with_early(records, *values):
+        return [{**r, "early": [{"step": 10 * (i + 1), "loss": v} for i, v in enumerate(values)]} for r in records]
+
+    claim = FirstInSeconds("R3", "GGT", ("Adam",), "loss", "lstm", "p", times=step_times(GGT=1.6, Adam=1.0))
+    assert claim.verdict(FALLING, "c").holds is False  # on its straight line GGT is at 5 after 0.107 s, Adam after 0.1
+    # The blow-up of its first steps is over at step 60, where it is below 5.
+    own = with_early(FALLING["GGT"], 20.0, 12.0, 9.0, 7.0, 6.0, 4.0)
+    verdict = claim.verdict({"GGT": own, "Adam": with_early(FALLING["Adam"], 8.0, 8.5, 7.5)}, "c")
+    assert verdict.holds is True
+    assert "first to 3 of 3 levels" in verdict.ours
+    assert "(inside of the first epoch: 0 of 2)" in verdict.ours
+    # Means are over what all seeds have.
+    two = own + with_early(FALLING["GGT"], 20.0, 12.0)
+    assert early_curve(two, "loss") == {10: 20.0, 20: 12.0}
+    assert early_curve(FALLING["GGT"], "loss") == {}
+
+
+def test_first_in_seconds_against_some():
+    """Who was not run is named; what is lost already is lost, what is won is not decided."""
+    others = ("Adam", "SGD")
+    won, lost = (
+        FirstInSeconds("R3", "GGT", others, "loss", "lstm", "p", times=step_times(GGT=ms, Adam=1.0)).verdict(
+            FALLING, "c"
+        )
+        for ms in (1.4, 1.9)
+    )
+    assert (won.holds, lost.holds) == (None, False)
+    assert "against SGD: not run; Adam (1.00 ms a step): first to 3 of 3 levels" in won.ours
 
 
 @pytest.mark.parametrize(

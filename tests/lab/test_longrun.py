@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +38,32 @@ def test_interrupted_is_uninterrupted(tmp_path, monkeypatch, optimizer):
     assert pieces > 2
     assert without_seconds(record) == without_seconds(whole)
     assert not list(tmp_path.iterdir())
+
+
+def test_early_looks_change_nothing(tmp_path, monkeypatch):
+    """They are at steps of the first epoch, see what an evaluation there sees, and survive an interruption."""
+    plain = LongRun("ptb-chars-tiny", "Adam", 0.01, seed=1, epochs=2, device="cpu")
+    looking = replace(plain, early_looks=3)
+    whole = advance(looking, tmp_path)
+    early = whole.pop("early")
+    steps = problem_class("ptb-chars-tiny")(1, torch.device("cpu")).steps_per_epoch
+    assert [point["step"] for point in early] == [round(steps * part / 4) for part in (1, 2, 3)]
+    assert without_seconds(whole) == {**without_seconds(advance(plain, tmp_path)), "early_looks": 3}
+    assert looking.key != plain.key
+
+    problem = problem_class("ptb-chars-tiny")(1, torch.device("cpu"))
+    optimizer = torch.optim.Adam(problem.parameters())
+    for step in range(early[-1]["step"]):
+        optimizer.param_groups[0]["lr"] = 0.01 * SCHEDULES["cosine"](step / (2 * steps))
+        problem.take_gradients()
+        optimizer.step()
+    assert problem.evaluate()["validation_loss"] == early[-1]["validation_loss"]
+
+    clock = iter(range(10**9))
+    monkeypatch.setattr(longrun.time, "monotonic", lambda: next(clock))
+    while (record := advance(looking, tmp_path, deadline=next(clock) + 8)) is None:
+        pass
+    assert record["early"] == early
 
 
 def test_many_until_time_is_up(tmp_path):

@@ -188,11 +188,15 @@ class DeepProblem:
         self.step += 1
 
     @torch.no_grad()
-    def evaluate(self) -> dict[str, float]:
-        """Numbers of held-out data, and the mean training loss since the last evaluation, if there was a step."""
+    def held_out(self) -> dict[str, float]:
+        """Numbers of held-out data alone: a look that changes nothing."""
         self.model.eval()
         with self._precision():
-            numbers = self._evaluate()
+            return self._evaluate()
+
+    def evaluate(self) -> dict[str, float]:
+        """Numbers of held-out data, and the mean training loss since the last evaluation, if there was a step."""
+        numbers = self.held_out()
         if self._counted:
             numbers["train_loss"] = self._losses.item() / self._counted
         self._losses.zero_()

@@ -57,6 +57,7 @@ class DeepRace:
         changes: attributes of the problem to change.
         model: what `ggt_lab.bench.training` calls the model, where it has its step times.
         spectrum_every: record spectra in the full runs, each so many steps; 0: none.
+        early_looks: at held-out data inside of the first epoch of the full runs.
     """
 
     seeds = 3
@@ -78,6 +79,7 @@ class DeepRace:
         changes: tuple[tuple[str, Any], ...] = (),
         model: str = "",
         spectrum_every: int = 0,
+        early_looks: int = 0,
     ) -> None:
         self.name, self.title = name, title
         self._problem, self._entrants, self._variants = problem, entrants, variants or {}
@@ -85,7 +87,7 @@ class DeepRace:
         self._tuning_epochs, self._epochs = tuning_epochs, epochs
         self._claims, self._keys = claims, keys
         self._schedule, self._tuning_schedule = schedule, tuning_schedule or schedule
-        self._changes, self._spectrum_every = changes, spectrum_every
+        self._changes, self._spectrum_every, self._early_looks = changes, spectrum_every, early_looks
         self._model, self._step_ms = model, dict[str, float]()
         self._own = (epochs, changes)
 
@@ -172,6 +174,7 @@ class DeepRace:
             replace(
                 self._run(settings, spec, rate, seed, epochs=long, schedule=schedule),
                 spectrum_every=min(self._spectrum_every, 1) if settings.smoke else self._spectrum_every,
+                early_looks=self._early_looks,
             )
             for seed in range(settings.seeds)
             for name, (spec, rate, schedule) in self._full(tuned).items()

@@ -178,6 +178,7 @@ DEEP_EXPERIMENTS = (
         keys=_IN_PERPLEXITY,
         changes=(("batch", 512),),
         model="lstm-512-bf16-512",
+        early_looks=6,  # a straight line over the first epoch, from 50 to 5, would say little of who was there first
     ),
     DeepRace(
         "C1",

@@ -15,7 +15,7 @@ from typing import Any
 from ggt_lab.reproduce.claims import Claim, Finding, Runs, absent, in_words, mean_curve, nothing_run
 from ggt_lab.results import Record, read_cases
 
-__all__ = ["FirstInSeconds", "StepTimes", "new_minima", "read_step_times", "seconds_curve", "time_to"]
+__all__ = ["FirstInSeconds", "StepTimes", "early_curve", "epoch_curve", "new_minima", "read_step_times", "time_to"]
 
 _MEASURE = "python -m ggt_lab.bench --what training --out FOLDER"
 _GGT = "GGT r=200 bfloat16"  # what the long runs use
@@ -73,8 +73,10 @@ def read_step_times(folder: Path) -> StepTimes:
 class FirstInSeconds(Claim):
     """``who`` is the first, in seconds, at every level of ``key`` that one of ``others`` reaches (``wins``), or is not.
 
-    The levels are the new minima, epoch by epoch, of each other's mean curve. Between its own epochs the curve of
-    ``who`` is taken as a straight line: curves of training are convex, so that it is there sooner.
+    The levels are the new minima, epoch by epoch, of each other's mean curve. Between its own points the curve of
+    ``who`` is taken as a straight line: curves of training are convex, so that it is there sooner. Where runs looked at
+    held-out data inside of their first epoch, those are points of ``who``, and the levels that others reached there
+    are counted beside: they decide nothing, for the claim is about curves by epoch.
     """
 
     claim: str
@@ -94,25 +96,31 @@ class FirstInSeconds(Claim):
         sense = "first" if self.wins else "not always the first"
         statement = f"{self.where}: " * bool(self.where)
         statement += f"in seconds {self.who} is {sense} to reach every {in_words(self.key)} that others reach"
-        if missing := absent(runs, self.who, *self.others):
-            return nothing_run(statement, missing)
+        missing = absent(runs, *self.others)
+        if absent(runs, self.who) or len(missing) == len(self.others):
+            return nothing_run(statement, absent(runs, self.who, *self.others))
         if reason := self._unusable(runs):
             return Finding(statement, f"not judged: {reason}", n=0, holds=None)
         assert self.times is not None
         ms = self.times.milliseconds(self.model)
-        own = seconds_curve(runs[self.who], self.key, ms[self.who])
-        parts, ratios = [], []
-        for other in self.others:
-            theirs = seconds_curve(runs[other], self.key, ms[other])
-            found = [_ratio(seconds, time_to(own, level)) for seconds, level in new_minima(theirs)]
-            parts.append(f"{other} ({ms[other]:.2f} ms a step): {_sooner(found)}")
+        own = {**epoch_curve(runs[self.who], self.key), **early_curve(runs[self.who], self.key)}
+        along = _by_second(own, ms[self.who])
+        parts, ratios = [f"{other}: not run" for other in missing], list[float]()
+        for other in (name for name in self.others if name not in missing):
+            found, early = (
+                _times_sooner(along, _by_second(curve(runs[other], self.key), ms[other]))
+                for curve in (epoch_curve, early_curve)
+            )
+            inside = f" (inside of the first epoch: {_won(early)} of {len(early)})" if early else ""
+            parts.append(f"{other} ({ms[other]:.2f} ms a step): {_sooner(found)}{inside}")
             ratios += found
-        everywhere = all(ratio > 1 for ratio in ratios)
+        everywhere = _won(ratios) == len(ratios)
+        undecided = not ratios or (everywhere and missing)
         return Finding(
             statement=statement,
             ours=f"{self.who} {ms[self.who]:.2f} ms a step; against {'; '.join(parts)}",
             n=len(runs[self.who]),
-            holds=everywhere == self.wins if ratios else None,
+            holds=None if undecided else everywhere == self.wins,
         )
 
     def _unusable(self, runs: Runs) -> str:
@@ -120,16 +128,33 @@ class FirstInSeconds(Claim):
         if self.times is None:
             return f"no step times; measure them alone on the GPU ({_MEASURE}), and give --step-times FOLDER"
         ms = self.times.milliseconds(self.model)
-        untimed = [name for name in (self.who, *self.others) if name not in ms]
+        untimed = [name for name in (self.who, *self.others) if name in runs and name not in ms]
         if untimed:
             return f"no time of a step of {self.model} with {', '.join(untimed)} in that folder ({_MEASURE})"
         return "; ".join(self.times.differences(self.model, runs[self.who][0]))
 
 
-def seconds_curve(records: Sequence[Record], key: str, step_ms: float) -> list[tuple[float, float]]:
-    """(seconds of training, mean of ``key`` over seeds) at the end of each epoch that has it."""
+def epoch_curve(records: Sequence[Record], key: str) -> dict[int, float]:
+    """The mean of ``key`` over seeds at the end of each epoch that has it, by step."""
     steps = {point["epoch"]: point["step"] for record in records for point in record["curve"]}
-    return [(steps[epoch] * step_ms / 1000, value) for epoch, value in mean_curve(records, key).items()]
+    return {steps[epoch]: value for epoch, value in mean_curve(records, key).items()}
+
+
+def early_curve(records: Sequence[Record], key: str) -> dict[int, float]:
+    """The mean over seeds of what all of them saw inside of their first epochs, by step."""
+    seen = [{point["step"]: point[key] for point in record.get("early", ()) if key in point} for record in records]
+    steps = sorted(set.intersection(*map(set, seen)))
+    return {step: statistics.fmean(values[step] for values in seen) for step in steps}
+
+
+def _by_second(curve: Mapping[int, float], step_ms: float) -> list[tuple[float, float]]:
+    """(seconds of training, value), in order."""
+    return [(step * step_ms / 1000, curve[step]) for step in sorted(curve)]
+
+
+def _times_sooner(own: Sequence[tuple[float, float]], theirs: Sequence[tuple[float, float]]) -> list[float]:
+    """For each level that they reach, how many times as fast the own curve is there."""
+    return [_ratio(seconds, time_to(own, level)) for seconds, level in new_minima(theirs)]
 
 
 def new_minima(curve: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -169,11 +194,14 @@ def time_to(curve: Sequence[tuple[float, float]], level: float) -> float:
 def _sooner(ratios: Sequence[float]) -> str:
     if not ratios:
         return "no levels, the mean over its seeds is never below its start"  # infinite if one diverged
-    won = sum(ratio > 1 for ratio in ratios)
     return (
-        f"first to {won} of {len(ratios)} levels, {statistics.median(ratios):.2f} times as fast (median), "
+        f"first to {_won(ratios)} of {len(ratios)} levels, {statistics.median(ratios):.2f} times as fast (median), "
         f"{min(ratios):.2f} at worst"
     )
+
+
+def _won(ratios: Sequence[float]) -> int:
+    return sum(ratio > 1 for ratio in ratios)
 
 
 def _ratio(theirs: float, own: float) -> float:
