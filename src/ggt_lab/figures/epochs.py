@@ -74,10 +74,10 @@ def draw_epochs(
 
 
 def _values(records: Sequence[Record], key: str, place: str) -> dict[int, list[float]]:
-    """The finite values of a number, one per seed, by epoch or step; by step, early looks are among them."""
+    """The finite values of a number, one per seed, by epoch or step."""
     values: dict[int, list[float]] = {}
     for record in records:
-        for point in record["curve"] + (record.get("early", []) if place == "step" else []):
+        for point in record["curve"]:
             if math.isfinite(point.get(key, math.nan)):
                 values.setdefault(point[place], []).append(point[key])
     return values
