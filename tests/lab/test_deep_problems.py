@@ -117,6 +117,19 @@ def test_l2_is_minimized_and_not_reported(name):
         penalized.load_state_dict(plain.state_dict())
 
 
+@every_problem
+def test_a_clipped_gradient_keeps_its_direction(name):
+    plain, loose, tight = (tiny(name, clip=clip) for clip in (0.0, 1e3, 1e-3))
+    for problem in (plain, loose, tight):
+        problem.take_gradients()
+    whole, same, short = (torch.cat([g.flatten() for g in gradients(p)]) for p in (plain, loose, tight))
+    torch.testing.assert_close(same, whole)
+    torch.testing.assert_close(short, whole * 1e-3 / whole.norm(), rtol=1e-3, atol=1e-9)
+    assert plain.evaluate() == tight.evaluate()
+    with pytest.raises(ValueError, match=r"differs in clip \(0.0 there, 0.001 here\)"):
+        tight.load_state_dict(plain.state_dict())
+
+
 def test_images_laid_out_for_tensor_cores_are_the_same_images():
     other, plain = tiny("cifar10", channels_last=True), tiny("cifar10", channels_last=False)
     (images, labels), (same, same_labels) = other._begin_step(), plain._begin_step()

@@ -67,6 +67,7 @@ class DeepProblem:
         captured: on a GPU, let `take_gradients` make a CUDA graph of the forward and backward pass.
         compiled: on a GPU, let torch.compile fuse the model's small kernels; about a minute, the first time.
         l2: λ, for λ/2·‖w‖² added to what is minimized, of all parameters; the losses that are reported are without it.
+        clip: the largest norm that `take_gradients` leaves a step's gradient; 0: any.
         synthetic: made-up data in place of the real.
         tiny: what the tiny variant has in place of these attributes.
         steps_per_epoch: whole batches in the data; set when it is loaded.
@@ -81,6 +82,7 @@ class DeepProblem:
     captured: bool = False
     compiled: bool = False
     l2: float = 0.0
+    clip: float = 0.0
     synthetic: bool = False
     tiny: ClassVar[Mapping[str, Any]] = {}
 
@@ -144,7 +146,7 @@ class DeepProblem:
         return objective
 
     def take_gradients(self) -> None:
-        """The next step's gradients in place of the last one's."""
+        """The next step's gradients in place of the last one's, clipped; who differentiates `loss` does that, too."""
         inputs = self._begin_step()
         if self.captured and self.device.type == "cuda" and self._graph is None and self._is_warm(inputs):
             self._graph = GradientGraph(self._forward, inputs, self.parameters())
@@ -154,6 +156,8 @@ class DeepProblem:
             self.model.zero_grad()
             objective, loss, carried = self._forward(*inputs)
             objective.backward()  # type: ignore[no-untyped-call]
+        if self.clip:
+            nn.utils.clip_grad_norm_(self.parameters(), self.clip)
         self._end_step(loss, carried)
 
     def _is_warm(self, inputs: tuple[Tensor, ...]) -> bool:
@@ -251,5 +255,6 @@ class DeepProblem:
             "autocast": self.autocast,
             "gradient_scale": self.gradient_scale,
             "l2": self.l2,
+            "clip": self.clip,
             "steps_per_epoch": self.steps_per_epoch,
         }
