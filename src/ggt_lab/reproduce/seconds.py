@@ -95,7 +95,8 @@ class FirstInSeconds(Claim):
         """Count the levels, and how many times sooner."""
         sense = "first" if self.wins else "not always the first"
         statement = f"{self.where}: " * bool(self.where)
-        statement += f"in seconds {self.who} is {sense} to reach every {in_words(self.key)} that others reach"
+        words = f"{in_words(self.key)} that others reach at the end of an epoch"
+        statement += f"in seconds {self.who} is {sense} to reach every {words}"
         missing = absent(runs, *self.others)
         if absent(runs, self.who) or len(missing) == len(self.others):
             return nothing_run(statement, absent(runs, self.who, *self.others))
