@@ -27,6 +27,7 @@ from ggt_lab.problems.deep import DeepProblem
 from ggt_lab.results import Record, Results
 from ggt_lab.spectrum_log import SpectrumLog
 from ggt_lab.whole import whole_file
+from torch_ggt import GGT
 
 __all__ = ["OF_NO_EFFECT", "SCHEDULES", "LongRun", "advance", "changed_since", "class_with", "run_until"]
 
@@ -141,7 +142,7 @@ def advance(run: LongRun, kept: Path, *, deadline: float = math.inf, spectra: Pa
             epoch = problem.step // problem.steps_per_epoch
             spent = seconds + time.perf_counter() - started
             curve.append({"epoch": epoch, "step": problem.step, "seconds": spent, **numbers})
-    record = _record(run, problem, status, curve, early)
+    record = {**_record(run, problem, status, curve, early), **_skipped(optimizer)}
     if run.spectrum_every:
         record["spectrum"] = log.write(spectra / f"{run.digest}.npz")
     checkpoint.unlink(missing_ok=True)
@@ -225,6 +226,11 @@ def _record(
     if run.early_looks:
         record["early"] = [point for point in early if all(map(math.isfinite, point.values()))]
     return record
+
+
+def _skipped(optimizer: torch.optim.Optimizer) -> Record:
+    """How many gradients were not finite, where steps with such are left out; the runs of others end there."""
+    return {"skipped": optimizer.skipped} if isinstance(optimizer, GGT) else {}
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ggt_lab.results import environment
+from ggt_lab.results import Record, environment
 from ggt_lab.whole import write_whole
 
 __all__ = ["Figure", "Verdict", "markdown", "write_verdicts"]
@@ -49,6 +49,7 @@ def write_verdicts(
     title: str,
     verdicts: Sequence[Verdict],
     figures: Sequence[Figure],
+    records: Sequence[Record] = (),
     smoke: bool = False,
 ) -> Path:
     """Write ``folder/verdicts.json``, which the report reads, and ``verdicts.md``, for people; whole or not at all."""
@@ -57,13 +58,24 @@ def write_verdicts(
         "title": title,
         "smoke": smoke,
         "verdicts": [asdict(verdict) for verdict in verdicts],
-        "environment": environment(),
+        "made_in": _machines(records),
+        "judged_in": environment(),
         "figures": [{"file": figure.path.name, "alt": figure.alt} for figure in figures],
     }
     text = f"# {experiment}: {title}\n\n{markdown(verdicts)}\n"
     text += "".join(f"\n![{figure.alt}]({figure.path.name})\n" for figure in figures)
     write_whole(folder / "verdicts.md", text)
     return write_whole(folder / "verdicts.json", json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+
+
+def _machines(records: Sequence[Record]) -> list[Record]:
+    """Where the results were made, each machine once; with which commands, the records say."""
+    found: list[Record] = []
+    for record in records:
+        machine = {key: value for key, value in record.get("environment", {}).items() if key != "command"}
+        if machine and machine not in found:
+            found.append(machine)
+    return found
 
 
 def markdown(verdicts: Sequence[Verdict]) -> str:

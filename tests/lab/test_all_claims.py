@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from ggt_lab.bench.claims import speed_verdicts
 from ggt_lab.claims import PAPER, collect, page, write_claims
@@ -35,6 +36,15 @@ def test_no_claim_of_the_paper_is_left_out(tmp_path):
     assert {row.claim for row in rows if row.status == "not run"} == set(wanted) - {"R1"}
     (row,) = of(rows, "R1")
     assert (row.status, row.record, row.command) == ("holds", "2026-01-01-a/R1", "ggt reproduce R1")
+
+
+def test_where_results_were_made_is_not_where_they_were_judged(tmp_path):
+    gpu = {"torch": "2.11.0", "gpu": "a GPU", "command": "one"}
+    records = [{"environment": gpu}, {"environment": {**gpu, "command": "another"}}, {}]
+    file = write_verdicts(tmp_path, experiment="X", title="t", verdicts=[VERDICT], figures=[], records=records)
+    content = json.loads(file.read_text())
+    assert content["made_in"] == [{"torch": "2.11.0", "gpu": "a GPU"}]
+    assert content["judged_in"]["torch"] == torch.__version__
 
 
 def test_the_newest_counts(tmp_path):

@@ -310,6 +310,19 @@ def test_entrants_in_pieces(tmp_path):
     assert "Adam: 1 of 1" in every.verdicts[0].ours or "Adam: 0 of 1" in every.verdicts[0].ours
 
 
+def test_a_matrix_for_each_parameter(tmp_path):
+    """Two GGTs in one experiment stay two, with tiny windows, too."""
+    chosen = chosen_experiment("R1", entrants=["GGT", "GGT by parameter"])
+    outcome = reproduce(chosen, tmp_path, Settings(1, smoke=True), command="c")
+    assert "took part: GGT, GGT by parameter; Adam: not run" in outcome.verdicts[-1].ours
+    specs = {record["optimizer"] for record in Results(tmp_path / "results.jsonl")}
+    one = "GGT(window=5, adjust_lr_fn='original')"
+    assert specs == {one, "GGT(window=5, adjust_lr_fn='original', scope='parameter')"}
+    ends = {record["optimizer"]: record["curve"][-1]["train_perplexity"]
+        for record in Results(tmp_path / "results.jsonl") if record["epochs"] == 2}  # fmt: skip
+    assert len(set(ends.values())) == 2
+
+
 def test_an_optimizer_that_is_not_installed(tmp_path, monkeypatch):
     """It is named, its runs are not tried; those that were finished elsewhere are shown."""
     base = experiment("R1")

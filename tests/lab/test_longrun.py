@@ -94,6 +94,27 @@ def test_a_diverged_run_is_recorded_as_diverged(tmp_path):
     json.dumps(record, allow_nan=False)
 
 
+def test_skipped_steps_are_recorded(tmp_path, monkeypatch):
+    """GGT leaves out steps with gradients that are not finite; in how many, the record says."""
+    run = LongRun("ptb-chars-tiny", "GGT(window=3)", 0.01, seed=0, epochs=1, device="cpu")
+    assert advance(run, tmp_path)["skipped"] == 0
+    cls = problem_class("ptb-chars-tiny")
+    take = cls.take_gradients
+
+    def overflow(problem):
+        take(problem)
+        if problem.step in (2, 5):
+            next(iter(problem.parameters())).grad.view(-1)[0] = torch.inf
+
+    monkeypatch.setattr(cls, "take_gradients", overflow)
+    with pytest.warns(UserWarning, match="skipped a step"):
+        record = advance(run, tmp_path)
+    assert (record["status"], record["skipped"]) == ("done", 2)
+    other = advance(replace(run, optimizer="Adam"), tmp_path)
+    assert other["status"] == "diverged"
+    assert "skipped" not in other
+
+
 def test_schedules():
     assert [SCHEDULES["cosine"](x) for x in (0.0, 0.5, 1.0)] == pytest.approx([1, 0.5, 0])
     assert [SCHEDULES["halving"](x) for x in (0.0, 0.12, 0.13, 0.99)] == [1, 1, 0.5, 2.0**-7]

@@ -40,6 +40,7 @@ BASELINES: Mapping[str, str] = {
     "AdamW": "AdamW(fused=True)",
     "Muon": "MuonAndAdamW",
     "SOAP": "pytorch_optimizer.SOAP",
+    "GGT by parameter": "GGT(window=200, window_dtype='bfloat16', scope='parameter', cuda_graph=True)",
 }
 """The other entrants of our long runs, fused where torch has that: what claims about seconds take their times from.
 

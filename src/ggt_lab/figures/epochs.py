@@ -16,6 +16,7 @@ __all__ = ["draw_epochs"]
 # Further lines are dashed: where one of them hides another, both are seen. None has the colour of the first, GGT's.
 _STYLES = [(color, "-") for color in COLORS[:6]] + [(color, "--") for color in (COLORS[6], COLORS[3], COLORS[2])]
 _DASHES = ("--", ":", "-.")
+_LEGEND = 1.9  # inches
 _FALL = 4 / 3  # how much longer a logarithmic axis may become for the first tenth of the runs to be on it
 
 
@@ -42,7 +43,8 @@ def draw_epochs(
         The files written.
     """
     styles = _styles(list(runs))
-    figure, panels = plt.subplots(1, len(keys), figsize=(4.8 * len(keys), 4), layout="constrained", squeeze=False)
+    width = 4.4 * len(keys) + _LEGEND
+    figure, panels = plt.subplots(1, len(keys), figsize=(width, 4), layout="constrained", squeeze=False)
     for axes, key in zip(panels[0], keys, strict=True):
         trained: list[float] = []
         later: list[float] = []
@@ -69,7 +71,9 @@ def draw_epochs(
         if step_ms is None:
             axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True, steps=(1, 2, 5, 10)))
         quiet(axes)
-    panels[0][0].legend(fontsize=8, edgecolor="none", framealpha=0.8)
+    # Beside the panels: ten names over the curves would hide some of them.
+    handles, labels = panels[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside right upper", fontsize=8, frameon=False)
     return save(figure, path, title=title)
 
 

@@ -118,7 +118,13 @@ def reproduce(
         warnings.warn("matplotlib is not installed: no figures; the same command where it is draws them", stacklevel=2)
         figures = []
     write_verdicts(
-        folder, experiment=experiment.name, title=title, verdicts=verdicts, figures=figures, smoke=settings.smoke
+        folder,
+        experiment=experiment.name,
+        title=title,
+        verdicts=verdicts,
+        figures=figures,
+        records=records,
+        smoke=settings.smoke,
     )
     return Outcome(verdicts, figures, results.path)
 

@@ -129,10 +129,13 @@ class LowestAlong(Claim):
     key: str
     paper: str
     first: int = 1
+    where: str = ""
+    """In front of the statement, if something has to be said of it."""
 
     def judge(self, runs: Runs) -> Finding:
         """Count the epochs at which it is, against each."""
-        statement = f"{self.who} has the lowest {in_words(self.key)} at every epoch from {self.first} on"
+        statement = f"{self.where}: " * bool(self.where)
+        statement += f"{self.who} has the lowest {in_words(self.key)} at every epoch from {self.first} on"
         present = [other for other in self.others if not absent(runs, other)]
         if absent(runs, self.who) or not present:
             return nothing_run(statement, absent(runs, self.who, *self.others))
