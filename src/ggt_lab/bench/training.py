@@ -40,9 +40,12 @@ BASELINES: Mapping[str, str] = {
     "AdamW": "AdamW(fused=True)",
     "Muon": "MuonAndAdamW",
     "SOAP": "pytorch_optimizer.SOAP",
-    "GGT by parameter": "GGT(window=200, window_dtype='bfloat16', scope='parameter', cuda_graph=True)",
+    "GGT by parameter": (
+        "GGT(window=200, window_dtype='bfloat16', adjust_lr_fn='original', scope='parameter', cuda_graph=True)"
+    ),
 }
-"""The other entrants of our long runs, fused where torch has that: what claims about seconds take their times from.
+"""The other entrants of our long runs, fused where torch has that, GGT as a graph as above: what claims about seconds
+take their times from.
 
 In eager mode only, which is how long runs are trained; AdaGrad and Muon cannot be captured."""
 
