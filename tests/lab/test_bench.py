@@ -116,9 +116,9 @@ def test_training(model, monkeypatch):
     small = {"SGD": {}, "GGT r=2 float32": {"window": 2}}
     monkeypatch.setattr(training, "CONTENDERS", small)
     result = training.training(CPU, 1e9, model=model, mode="eager", rounds=2, block=1, tiny=True)
-    measured = {*small, training.PLAIN, *training.BASELINES} - set(result["not measured"])
+    measured = {*small, training.PLAIN, *training.OTHERS} - set(result["not measured"])
     assert set(result["times"]) == measured
-    assert {*training.BASELINES} - measured <= {"SOAP"}
+    assert {*training.OTHERS} - measured <= {"SOAP"}
     assert result["over_SGD"].keys() == measured - {"SGD"}
     assert result["over_SGD"]["GGT r=2 float32"] > 0
     assert (result["batch"], result.get("length")) == (4, 5 if model.startswith("lstm") else None)
@@ -130,20 +130,20 @@ def test_steps_of_a_block(monkeypatch, milliseconds, steps):
     assert training._steps_in(milliseconds, lambda: None, CPU, most=7) == steps
 
 
-def test_baselines_that_cannot_be_had_are_named(monkeypatch):
+def test_others_that_cannot_be_had_are_named(monkeypatch):
     wanted = {"A": "no_such_package.A", "B": "Adam(beta=1)", "C": "SparseAdam", "D": "Adam"}
-    monkeypatch.setattr(training, "BASELINES", wanted)
-    calls, reasons = training._baselines("lstm", tiny=True, device=CPU)
+    monkeypatch.setattr(training, "OTHERS", wanted)
+    calls, reasons = training._others("lstm", tiny=True, device=CPU)
     assert list(calls) == ["D"]
     assert reasons["A"] == "no_such_package is not installed"
     assert "beta" in reasons["B"]
     assert "SparseAdam" in reasons["C"]
 
 
-def test_baselines_are_the_entrants_of_long_runs():
+def test_others_are_the_entrants_of_long_runs():
     """Under the same names, with the same options but for what makes them faster."""
     specs = {name: spec for name, (spec, _) in experiment("R1")._entrants.items()}
-    for name, spec in training.BASELINES.items():
+    for name, spec in training.OTHERS.items():
         assert spec.replace("(fused=True)", "").replace(", cuda_graph=True", "") == specs[name]
 
 

@@ -16,7 +16,7 @@ from ggt_lab.problems.images import Cifar10
 from ggt_lab.problems.text import PTBCharacters
 from torch_ggt import GGT
 
-__all__ = ["BASELINES", "CONTENDERS", "MODELS", "training"]
+__all__ = ["CONTENDERS", "MODELS", "OTHERS", "training"]
 
 _VOCABULARY = 50
 
@@ -32,7 +32,7 @@ CONTENDERS: Mapping[str, Mapping[str, Any]] = {
 PLAIN = "GGT r=20 float32, no graph"
 """One more in eager mode, without."""
 
-BASELINES: Mapping[str, str] = {
+OTHERS: Mapping[str, str] = {
     "Adam": "Adam(fused=True)",
     "AdaGrad": "Adagrad",
     "RMSprop": "RMSprop(alpha=0.999, momentum=0.9)",
@@ -143,7 +143,7 @@ def training(
 ) -> dict[str, Any]:
     """Time of a training step with each contender, and its ratio to SGD's, paired round by round.
 
-    Contenders are `CONTENDERS` and then, in eager mode and a quarter of the rounds, `BASELINES` beside SGD; one of
+    Contenders are `CONTENDERS` and then, in eager mode and a quarter of the rounds, `OTHERS` beside SGD; one of
     these that is not installed or fails is named under ``not measured``.
 
     Every contender has a model of its own; a round is a block of steps of each, by the clock, with the device waited
@@ -191,7 +191,7 @@ def training(
     times = interleaved(calls, device, rounds=rounds, block=block)
     ratios = _over_sgd(times)
     if mode == "eager":
-        others, result["not measured"] = _baselines(model, tiny=tiny, device=device)
+        others, result["not measured"] = _others(model, tiny=tiny, device=device)
         beside = interleaved({"SGD": calls["SGD"], **others}, device, rounds=max(3, rounds // 4), block=block)
         ratios |= _over_sgd(beside)
         times = {**beside, **times}
@@ -221,13 +221,11 @@ def _fresh(model: str, *, tiny: bool, device: torch.device) -> tuple[nn.Module, 
     return _make(model, tiny=tiny, device=device)
 
 
-def _baselines(
-    model: str, *, tiny: bool, device: torch.device
-) -> tuple[dict[str, Callable[[], object]], dict[str, str]]:
-    """A step for each of `BASELINES` that can be had; why not, for the others."""
+def _others(model: str, *, tiny: bool, device: torch.device) -> tuple[dict[str, Callable[[], object]], dict[str, str]]:
+    """A step for each of `OTHERS` that can be had; why not, for the others."""
     calls: dict[str, Callable[[], object]] = {}
     reasons: dict[str, str] = {}
-    for name, spec in BASELINES.items():
+    for name, spec in OTHERS.items():
         package = missing_package(spec)
         if package is not None:
             reasons[name] = f"{package} is not installed"
@@ -240,6 +238,8 @@ def _baselines(
         step = _training_step(made, loss)
         error = attempt(step)
         if error is None:
+            for _ in range(made.defaults.get("window", 0)):
+                step()
             calls[name] = step
         else:
             reasons[name] = error

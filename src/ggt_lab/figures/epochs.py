@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from matplotlib import pyplot as plt
+from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from ggt_lab.figures.style import COLORS, log_axis, quiet, save
@@ -13,7 +14,8 @@ from ggt_lab.results import Record
 
 __all__ = ["draw_epochs"]
 
-# Further lines are dashed: where one of them hides another, both are seen. None has the colour of the first, GGT's.
+# Further lines are dashed: where one of them hides another, both are seen. None has the colour of the first, GGT's;
+# what is named after another, "GGT by parameter", has that one's.
 _STYLES = [(color, "-") for color in COLORS[:6]] + [(color, "--") for color in (COLORS[6], COLORS[3], COLORS[2])]
 _DASHES = ("--", ":", "-.")
 _LEGEND = 1.9  # inches
@@ -45,6 +47,7 @@ def draw_epochs(
     styles = _styles(list(runs))
     width = 4.4 * len(keys) + _LEGEND
     figure, panels = plt.subplots(1, len(keys), figsize=(width, 4), layout="constrained", squeeze=False)
+    lines: dict[str, Line2D] = {}
     for axes, key in zip(panels[0], keys, strict=True):
         trained: list[float] = []
         later: list[float] = []
@@ -58,7 +61,7 @@ def draw_epochs(
             color, dashes = styles[name]
             x = places if step_ms is None else [step * step_ms[name] / 1000 for step in places]
             means = [sum(points[place]) / len(points[place]) for place in places]
-            axes.plot(x, means, color=color, linestyle=dashes, linewidth=1.7, label=label)
+            (lines[name],) = axes.plot(x, means, color=color, linestyle=dashes, linewidth=1.7, label=label)
             low, high = ([pick(points[place]) for place in places] for pick in (min, max))
             axes.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
             trained += high[1:] if places[0] == 0 else high
@@ -72,8 +75,7 @@ def draw_epochs(
             axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True, steps=(1, 2, 5, 10)))
         quiet(axes)
     # Beside the panels: ten names over the curves would hide some of them.
-    handles, labels = panels[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside right upper", fontsize=8, frameon=False)
+    figure.legend(handles=list(lines.values()), loc="outside right upper", fontsize=8, frameon=False)
     return save(figure, path, title=title)
 
 

@@ -129,13 +129,11 @@ class LowestAlong(Claim):
     key: str
     paper: str
     first: int = 1
-    where: str = ""
-    """In front of the statement, if something has to be said of it."""
 
     def judge(self, runs: Runs) -> Finding:
         """Count the epochs at which it is, against each."""
-        statement = f"{self.where}: " * bool(self.where)
-        statement += f"{self.who} has the lowest {in_words(self.key)} at every epoch from {self.first} on"
+        than = f"{in_words(self.key)} than {', '.join(self.others)}"
+        statement = f"{self.who} has a lower {than} at every epoch from {self.first} on"
         present = [other for other in self.others if not absent(runs, other)]
         if absent(runs, self.who) or not present:
             return nothing_run(statement, absent(runs, self.who, *self.others))
@@ -215,7 +213,7 @@ class AtMost(Claim):
 
 @dataclass(frozen=True)
 class Compared(Claim):
-    """``who`` ends lowest beside optimizers that the paper does not know; no claim of the paper depends on it."""
+    """``who`` ends below each of ``others``, as the paper does not say; no claim of its depends on it."""
 
     claim: str
     who: str
@@ -224,27 +222,32 @@ class Compared(Claim):
     paper: str = "not compared"
 
     def judge(self, runs: Runs) -> Finding:
-        """Every end, with its difference."""
+        """Every end, with its difference; one that may be chance leaves it undecided."""
         statement = f"beyond the paper: {self.who} ends with a lower {in_words(self.key)} than {', '.join(self.others)}"
         present = [other for other in self.others if not absent(runs, other)]
         if absent(runs, self.who) or not present:
             return nothing_run(statement, absent(runs, self.who, *self.others))
         own = ends(runs[self.who], self.key)
         mean = statistics.fmean(own)
-        parts, holds = [], True
+        parts: list[str] = []
+        holds: bool | None = None if absent(runs, *self.others) else True
         for other in present:
             theirs = ends(runs[other], self.key)
-            difference = statistics.fmean(theirs) - mean
-            holds = holds and difference > 0
-            doubt = _plus_minus(2 * standard_error(own, theirs))
-            parts.append(f"{other} {statistics.fmean(theirs):.4g} ({difference:+.4f} {doubt})")
+            end = statistics.fmean(theirs)
+            difference, error = end - mean, 2 * standard_error(own, theirs)
+            if not difference > 0:  # nor if both diverged
+                holds = False
+            elif difference <= error and holds:
+                holds = None
+            words = f"{end:.4g} ({difference:+.4f} {_plus_minus(error)})" if math.isfinite(end) else "diverged"
+            parts.append(f"{other} {words}")
         parts += [f"{other} not run" for other in absent(runs, *self.others)]
         return Finding(
             statement=statement,
             ours=f"{self.who} {mean:.4g}; {'; '.join(parts)}",
             spread=f"± {stdev(own):.4f} over seeds",
             n=len(own),
-            holds=None if holds and absent(runs, *self.others) else holds,
+            holds=holds,
         )
 
 
