@@ -157,7 +157,7 @@ DEEP_EXPERIMENTS = (
         "PTB characters, 3-layer LSTM",
         "ptb-chars",
         _PERPLEXITY_ALL,
-        tuning_epochs=10,  # in so large batches, 560 steps
+        tuning_epochs=10,  # in so large batches, 550 steps
         epochs=50,
         claims=_R1,
         keys=_IN_PERPLEXITY,
