@@ -17,6 +17,7 @@ from ggt_lab.bench import cpu, kernels, paper, run, steps, timing, training
 from ggt_lab.bench.cases import KINDS, Case, cases
 from ggt_lab.bench.summary import figures, promises, write_summary
 from ggt_lab.figures.speed import draw_speed
+from ggt_lab.optimizers import optimizer_factory
 from ggt_lab.reproduce import experiment
 from ggt_lab.results import read_cases
 
@@ -116,9 +117,9 @@ def test_training(model, monkeypatch):
     small = {"SGD": {}, "GGT r=2 float32": {"window": 2}}
     monkeypatch.setattr(training, "CONTENDERS", small)
     result = training.training(CPU, 1e9, model=model, mode="eager", rounds=2, block=1, tiny=True)
-    measured = {*small, training.PLAIN, *training.OTHERS} - set(result["not measured"])
+    measured = {*small, training.PLAIN, *training.BASELINES} - set(result["not measured"])
     assert set(result["times"]) == measured
-    assert {*training.OTHERS} - measured <= {"SOAP"}
+    assert {*training.BASELINES} - measured <= {"SOAP"}
     assert result["over_SGD"].keys() == measured - {"SGD"}
     assert result["over_SGD"]["GGT r=2 float32"] > 0
     assert (result["batch"], result.get("length")) == (4, 5 if model.startswith("lstm") else None)
@@ -130,21 +131,25 @@ def test_steps_of_a_block(monkeypatch, milliseconds, steps):
     assert training._steps_in(milliseconds, lambda: None, CPU, most=7) == steps
 
 
-def test_others_that_cannot_be_had_are_named(monkeypatch):
+def test_baselines_that_cannot_be_had_are_named(monkeypatch):
     wanted = {"A": "no_such_package.A", "B": "Adam(beta=1)", "C": "SparseAdam", "D": "Adam"}
-    monkeypatch.setattr(training, "OTHERS", wanted)
-    calls, reasons = training._others("lstm", tiny=True, device=CPU)
+    monkeypatch.setattr(training, "BASELINES", wanted)
+    calls, reasons = training._baselines("lstm", tiny=True, device=CPU)
     assert list(calls) == ["D"]
     assert reasons["A"] == "no_such_package is not installed"
     assert "beta" in reasons["B"]
     assert "SparseAdam" in reasons["C"]
 
 
-def test_others_are_the_entrants_of_long_runs():
-    """Under the same names, with the same options but for what makes them faster."""
+def test_baselines_are_the_entrants_of_long_runs():
+    """Under the same names, with the same options but for fused kernels."""
     specs = {name: spec for name, (spec, _) in experiment("R1")._entrants.items()}
-    for name, spec in training.OTHERS.items():
-        assert spec.replace("(fused=True)", "").replace(", cuda_graph=True", "") == specs[name]
+    for name, spec in training.BASELINES.items():
+        assert spec.replace("(fused=True)", "") == specs[name]
+    for name, contender in (("GGT", "GGT r=200 bfloat16"), ("GGT by parameter", "GGT by parameter")):
+        options = {"scope": "model", **training.CONTENDERS[contender]}
+        made = optimizer_factory(specs[name])([torch.nn.Parameter(torch.ones(2))], 0.1)
+        assert options == {option: made.defaults[option] for option in options}
 
 
 @pytest.mark.parametrize(("model", "mode", "words"), [("gru", "eager", "gru"), ("lstm", "lazy", "lazy")])

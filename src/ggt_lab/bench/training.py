@@ -16,7 +16,7 @@ from ggt_lab.problems.images import Cifar10
 from ggt_lab.problems.text import PTBCharacters
 from torch_ggt import GGT
 
-__all__ = ["CONTENDERS", "MODELS", "OTHERS", "training"]
+__all__ = ["BASELINES", "CONTENDERS", "MODELS", "training"]
 
 _VOCABULARY = 50
 
@@ -26,13 +26,14 @@ CONTENDERS: Mapping[str, Mapping[str, Any]] = {
     "GGT r=20 bfloat16": {"window": 20, "window_dtype": torch.bfloat16},
     "GGT r=200 float32": {"window": 200, "window_dtype": torch.float32},
     "GGT r=200 bfloat16": {"window": 200, "window_dtype": torch.bfloat16},
+    "GGT by parameter": {"window": 200, "window_dtype": torch.bfloat16, "scope": "parameter"},
 }
 """SGD with momentum, and the options of GGT, which in eager mode makes a graph of its own steps (``cuda_graph``)."""
 
 PLAIN = "GGT r=20 float32, no graph"
 """One more in eager mode, without."""
 
-OTHERS: Mapping[str, str] = {
+BASELINES: Mapping[str, str] = {
     "Adam": "Adam(fused=True)",
     "AdaGrad": "Adagrad",
     "RMSprop": "RMSprop(alpha=0.999, momentum=0.9)",
@@ -40,12 +41,8 @@ OTHERS: Mapping[str, str] = {
     "AdamW": "AdamW(fused=True)",
     "Muon": "MuonAndAdamW",
     "SOAP": "pytorch_optimizer.SOAP",
-    "GGT by parameter": (
-        "GGT(window=200, window_dtype='bfloat16', adjust_lr_fn='original', scope='parameter', cuda_graph=True)"
-    ),
 }
-"""The other entrants of our long runs, fused where torch has that, GGT as a graph as above: what claims about seconds
-take their times from.
+"""The other entrants of our long runs, fused where torch has that: what claims about seconds take their times from.
 
 In eager mode only, which is how long runs are trained; AdaGrad and Muon cannot be captured."""
 
@@ -143,7 +140,7 @@ def training(
 ) -> dict[str, Any]:
     """Time of a training step with each contender, and its ratio to SGD's, paired round by round.
 
-    Contenders are `CONTENDERS` and then, in eager mode and a quarter of the rounds, `OTHERS` beside SGD; one of
+    Contenders are `CONTENDERS` and then, in eager mode and a quarter of the rounds, `BASELINES` beside SGD; one of
     these that is not installed or fails is named under ``not measured``.
 
     Every contender has a model of its own; a round is a block of steps of each, by the clock, with the device waited
@@ -191,7 +188,7 @@ def training(
     times = interleaved(calls, device, rounds=rounds, block=block)
     ratios = _over_sgd(times)
     if mode == "eager":
-        others, result["not measured"] = _others(model, tiny=tiny, device=device)
+        others, result["not measured"] = _baselines(model, tiny=tiny, device=device)
         beside = interleaved({"SGD": calls["SGD"], **others}, device, rounds=max(3, rounds // 4), block=block)
         ratios |= _over_sgd(beside)
         times = {**beside, **times}
@@ -221,11 +218,13 @@ def _fresh(model: str, *, tiny: bool, device: torch.device) -> tuple[nn.Module, 
     return _make(model, tiny=tiny, device=device)
 
 
-def _others(model: str, *, tiny: bool, device: torch.device) -> tuple[dict[str, Callable[[], object]], dict[str, str]]:
-    """A step for each of `OTHERS` that can be had; why not, for the others."""
+def _baselines(
+    model: str, *, tiny: bool, device: torch.device
+) -> tuple[dict[str, Callable[[], object]], dict[str, str]]:
+    """A step for each of `BASELINES` that can be had; why not, for the others."""
     calls: dict[str, Callable[[], object]] = {}
     reasons: dict[str, str] = {}
-    for name, spec in OTHERS.items():
+    for name, spec in BASELINES.items():
         package = missing_package(spec)
         if package is not None:
             reasons[name] = f"{package} is not installed"
@@ -238,8 +237,6 @@ def _others(model: str, *, tiny: bool, device: torch.device) -> tuple[dict[str, 
         step = _training_step(made, loss)
         error = attempt(step)
         if error is None:
-            for _ in range(made.defaults.get("window", 0)):
-                step()
             calls[name] = step
         else:
             reasons[name] = error
