@@ -7,8 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torch_ggt import GGT, Window, products
-from torch_ggt.flatten import Layout
+from torch_ggt import GGT, Window
+from torch_ggt.backends import compiled, plain
+from torch_ggt.layout import Layout
 from torch_ggt.memory import window_bytes
 
 
@@ -81,14 +82,14 @@ def test_momentum_coefficients_survive_underflow():
 def test_products_over_blocks(dtype, columns):
     """Sizes around the edges of the blocks; the sums are those of float64."""
     rows, row = torch.randn(11, columns).to(dtype), torch.randn(columns).to(dtype)
-    found = products.gram_row(rows, row)
+    found = plain.gram_row(rows, row)
     wide, v = rows.double(), row.double()
     scale = v.norm() * wide.norm(dim=1).max()
     assert (found[:-1] - wide @ v).abs().max() <= 1e-13 * scale
     assert (found[-1] - v @ v).abs() <= 1e-13 * (v @ v)
     c = torch.randn(11, dtype=torch.float64)
     out = torch.full((columns,), torch.nan, dtype=torch.promote_types(dtype, torch.float32))
-    products.expand(rows, c, wide @ wide.T, out)
+    plain.expand(rows, c, wide @ wide.T, out)
     torch.testing.assert_close(out.double(), wide.T @ c, rtol=1e-5, atol=1e-5)
 
 
@@ -99,12 +100,12 @@ def test_expand_of_nearly_collinear_rows_keeps_its_digits():
     c = torch.tensor([1e4 + 1 / 3, -1e4 + 1 / 7], dtype=torch.float64)
     out = torch.empty(50_000)
     wide = rows.double()
-    products.expand(rows, c, wide @ wide.T, out)
+    plain.expand(rows, c, wide @ wide.T, out)
     exact = wide.T @ c
-    plain = rows.T @ c.float()
+    rounded = rows.T @ c.float()
     mean_error = (out.double() - exact).mean().abs()
     assert mean_error <= 2e-6 * exact.norm() / 50_000**0.5
-    assert (plain.double() - exact).mean().abs() > 5 * mean_error
+    assert (rounded.double() - exact).mean().abs() > 5 * mean_error
 
 
 def test_layout_views():
@@ -154,26 +155,21 @@ def test_memory_beyond_the_window():
 
 
 def test_compiled_and_plain_gram_rows_agree(monkeypatch):
-    from torch_ggt.kernels import cpu
-
-    monkeypatch.setattr(cpu, "_SMALLEST", 0)
+    monkeypatch.setattr(compiled, "SMALLEST", 0)
     rows, row = torch.randn(7, 1003), torch.randn(1003)
     with torch.no_grad():
-        compiled = cpu.compiled_gram_row(rows, row, fallback=products._gram_row_by_blocks)
-    assert cpu._Compiler.works, "torch.compile did not work on this machine"
-    torch.testing.assert_close(compiled, products._gram_row_by_blocks(rows, row), rtol=1e-13, atol=1e-13)
+        found = compiled.compiled_gram_row(rows, row, fallback=plain.gram_row_by_blocks)
+    assert compiled._Compiler.works, "torch.compile did not work on this machine"
+    torch.testing.assert_close(found, plain.gram_row_by_blocks(rows, row), rtol=1e-13, atol=1e-13)
 
 
 def test_a_machine_without_a_compiler_uses_the_plain_version(monkeypatch):
-    from torch_ggt.kernels import cpu
-
     def broken(_):
         raise RuntimeError("no C++ compiler")
 
-    monkeypatch.setattr(cpu, "_SMALLEST", 0)
-    monkeypatch.setattr(cpu._Compiler, "function", broken)
-    monkeypatch.setattr(cpu._Compiler, "works", True)
+    monkeypatch.setattr(compiled, "SMALLEST", 0)
+    monkeypatch.setattr(compiled._Compiler, "function", broken)
+    monkeypatch.setattr(compiled._Compiler, "works", True)
     rows, row = torch.randn(3, 50), torch.randn(50)
-    expected = products._gram_row_by_blocks(rows, row)
-    assert torch.equal(cpu.compiled_gram_row(rows, row, fallback=products._gram_row_by_blocks), expected)
-    assert not cpu._Compiler.works  # and it is not tried again
+    assert torch.equal(plain.gram_row(rows, row), plain.gram_row_by_blocks(rows, row))
+    assert not compiled._Compiler.works  # and it is not tried again

@@ -4,8 +4,8 @@
 >>> optimizer = GGT(torch.nn.Linear(2, 1).parameters(), lr=1e-3)
 """
 
-from torch_ggt.inverse_root import apply_inverse_root, coefficients
-from torch_ggt.optimizer import GGT
+from torch_ggt.ggt import GGT
+from torch_ggt.solver import apply_inverse_root, coefficients
 from torch_ggt.spectrum import Diagnosis, SpectrumRecorder
 from torch_ggt.window import Window
 

@@ -5,10 +5,9 @@ from collections.abc import Sequence
 
 import torch
 
-from torch_ggt.sharding import Sharding
 from torch_ggt.window import Window
 
-__all__ = ["allocate_window", "window_bytes"]
+__all__ = ["allocate_window", "readable", "window_bytes"]
 
 
 def window_bytes(size: int, columns: int, dtype: torch.dtype) -> int:
@@ -22,13 +21,10 @@ def allocate_window(
     dtype: torch.dtype,
     device: torch.device,
     borders: Sequence[int] | None = None,
-    *,
-    sharding: Sharding | None = None,
-    replicas: Sequence[tuple[int, int]] | None = None,
 ) -> Window:
     """A window, or an error that says how many bytes it needs and which r or dtype would fit."""
     try:
-        return Window(size, columns, borders=borders, dtype=dtype, device=device, sharding=sharding, replicas=replicas)
+        return Window(size, columns, borders=borders, dtype=dtype, device=device)
     except RuntimeError as error:  # a CPU allocation that fails is a plain RuntimeError
         free = _free_bytes(device)
         too_large = free is not None and window_bytes(size, columns, dtype) > free
@@ -75,6 +71,7 @@ def _free_bytes(device: torch.device) -> int | None:
 
 
 def readable(count: float) -> str:
+    """A number of bytes in words."""
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if count < 1000:
             return f"{count:.3g} {unit}"

@@ -1,70 +1,226 @@
-"""What the options of a param group may be: one check per option, each message saying what was given and allowed."""
+"""Every option of a param group, once: its default, its check, who must agree on it, and when it may change.
+
+The table is `OPTIONS`. It serves the constructor, ``add_param_group``, loading, and every step that finds a value
+changed. A check returns the value in its plain form, so that words and numbers from a YAML file are accepted.
+
+>>> OPTIONS["window_dtype"].check("window_dtype", "bfloat16")
+torch.bfloat16
+"""
 
 import math
+from collections.abc import Callable, Iterable, Sequence
 from numbers import Real
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from torch_ggt.inverse_root import check_solver
+from torch_ggt.finish import FINISHES
+from torch_ggt.parameters import Group
+from torch_ggt.rules import RULES
+from torch_ggt.scopes import SCOPES, matrices
+from torch_ggt.solver import check_solver
 
-__all__ = ["OF_MATRIX", "OF_STEP", "check_agreement", "check_options", "plain"]
+__all__ = [
+    "FIXED",
+    "OPTIONS",
+    "RANKS",
+    "check",
+    "check_agreement",
+    "check_changes",
+    "check_flag",
+    "plain",
+    "row_dtype",
+    "same",
+]
 
-_CHOICES = {
-    "history": ("momentum", "gradient"),
-    "scope": ("model", "group", "parameter"),
-    "adjust_lr_fn": ("match_rms_adamw", "original"),
-    "nonfinite": ("skip", "raise"),
-    "window_dtype": (None, torch.float32, torch.bfloat16, torch.float64),
+_WIDE = (torch.float64, torch.complex128)
+_DTYPES = (None, torch.float32, torch.bfloat16, torch.float64)
+
+
+class Option(NamedTuple):
+    """One option.
+
+    Attributes:
+        default: what a param group has that says nothing.
+        check: function(name, value) → the value in its plain form; it raises ValueError or TypeError.
+        agree: "matrix": all param groups of one full matrix share the value; "step": all param groups do;
+            "": each param group may have its own.
+        ranks: all ranks must have one value.
+        fixed: the state is made with the value. It may not change while there is state, and a saved state loads only
+            into an optimizer with the value that it was made with.
+    """
+
+    default: Any
+    check: Callable[[str, Any], Any]
+    agree: str = ""
+    ranks: bool = False
+    fixed: bool = False
+
+
+def number(name: str, value: Any) -> Any:  # noqa: ANN401 - anything a user passes
+    """A finite number ≥ 0, or the text of one."""
+    value = _parsed(value)
+    if not isinstance(value, Real) or isinstance(value, bool) or not 0 <= float(value) < math.inf:
+        raise ValueError(f"GGT: {name} must be a finite number ≥ 0, got {name}={value!r}")
+    return value
+
+
+def rate(name: str, value: Any) -> Any:  # noqa: ANN401 - anything a user passes
+    """A learning rate: as `number`, or a tensor of one element. A tensor on a GPU is not read: that would wait for it."""
+    value = _parsed(value)
+    if isinstance(value, Tensor):
+        if value.numel() != 1 or value.is_complex():
+            raise ValueError(f"GGT: a Tensor {name} must have 1 real element, got {value!r}")
+        if value.device.type != "cpu":
+            return value
+    elif not isinstance(value, Real) or isinstance(value, bool):
+        raise TypeError(f"GGT: {name} must be a number or a 1-element Tensor, got {value!r}")
+    if not 0 <= float(value) < math.inf:
+        raise ValueError(f"GGT: {name} must be a finite number ≥ 0, got {name}={value!r}")
+    return value
+
+
+def check_flag(name: str, value: Any) -> bool:  # noqa: ANN401 - anything a user passes
+    """True or False."""
+    if not isinstance(value, bool):
+        raise TypeError(f"GGT: {name} must be True or False, got {name}={value!r}")
+    return value
+
+
+def rows(name: str, value: Any) -> int:  # noqa: ANN401 - anything a user passes
+    """An int ≥ 1, or the text of one."""
+    if isinstance(value, str) and value.strip().isdecimal():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"GGT: {name} must be an int ≥ 1, got {name}={value!r}")
+    if value < 1:
+        raise ValueError(f"GGT: {name} must be an int ≥ 1, got {name}={value!r}")
+    return value
+
+
+def dtype(name: str, value: Any) -> torch.dtype | None:  # noqa: ANN401 - anything a user passes
+    """A dtype of rows, its name, or None."""
+    found = getattr(torch, value.removeprefix("torch."), value) if isinstance(value, str) else value
+    if not any(found is allowed for allowed in _DTYPES):
+        raise ValueError(f"GGT: {name} must be one of {', '.join(map(repr, _DTYPES))}, got {name}={value!r}")
+    return found  # type: ignore[no-any-return]
+
+
+def pair_of_betas(name: str, value: Any) -> Any:  # noqa: ANN401 - anything a user passes
+    """(β₁, β₂) with 0 ≤ β₁ < 1 and 0 < β₂ ≤ 1; a list is taken, too, and stays one."""
+    try:
+        beta1, beta2 = parsed = [_parsed(beta) for beta in value]
+        float(beta1), float(beta2)
+    except (TypeError, ValueError):
+        raise ValueError(f"GGT: {name} must be a pair of numbers (β₁, β₂), got {name}={value!r}") from None
+    if not 0 <= beta1 < 1:
+        raise ValueError(f"GGT: {name}[0] (β₁, momentum) must lie in [0, 1), got {beta1!r}")
+    if not 0 < beta2 <= 1:
+        raise ValueError(f"GGT: {name}[1] (β₂, decay of the window) must lie in (0, 1], got {beta2!r}")
+    return value if parsed == list(value) else tuple(parsed)
+
+
+def one_of(allowed: Iterable[str]) -> Callable[[str, Any], str]:
+    """A check for one of these words; the words are looked up when the check is made, so that more can be added."""
+
+    def check_choice(name: str, value: Any) -> str:  # noqa: ANN401 - anything a user passes
+        if not isinstance(value, str) or value not in allowed:
+            raise ValueError(f"GGT: {name} must be one of {', '.join(map(repr, allowed))}, got {name}={value!r}")
+        return value
+
+    return check_choice
+
+
+def solver(name: str, value: Any) -> str:  # noqa: ANN401 - anything a user passes
+    """The name of a solver."""
+    check_solver(value, 1.0)
+    return str(value)
+
+
+OPTIONS: dict[str, Option] = {
+    "lr": Option(1e-3, rate),
+    "betas": Option((0.9, 1.0), pair_of_betas, "matrix", ranks=True),
+    "eps": Option(1e-8, number, "matrix", ranks=True),
+    "weight_decay": Option(0.0, number),
+    "window": Option(20, rows, "matrix", ranks=True, fixed=True),
+    "window_dtype": Option(None, dtype, "matrix", ranks=True, fixed=True),
+    "history": Option("momentum", one_of(RULES), "matrix", ranks=True, fixed=True),
+    "scope": Option("model", one_of(SCOPES), "step", ranks=True, fixed=True),
+    "finish": Option("none", one_of(FINISHES), ranks=True, fixed=True),
+    "sgd_scale": Option(0.0, number, "matrix", ranks=True),
+    "jitter": Option(1e-6, number, "matrix", ranks=True),
+    "nesterov": Option(False, check_flag, "matrix", ranks=True),
+    "adjust_lr_fn": Option("match_rms_adamw", one_of(("match_rms_adamw", "original")), "matrix", ranks=True),
+    "solver": Option("auto", solver, "matrix", ranks=True),
+    "nonfinite": Option("skip", one_of(("skip", "raise")), "step", ranks=True),
+    "maximize": Option(False, check_flag),
+    "capturable": Option(False, check_flag),
 }
-_FLAGS = ("nesterov", "maximize", "capturable")
-_NONNEGATIVE = ("eps", "weight_decay", "sgd_scale", "jitter")
+"""All of these are saved. ``process_group`` and ``cuda_graph`` belong to the optimizer and are not saved."""
 
-OF_MATRIX = (
-    *("betas", "eps", "window", "window_dtype", "history", "sgd_scale", "jitter", "nesterov"),
-    *("adjust_lr_fn", "solver"),
-)
-"""Options of one full matrix, which all of its param groups must share."""
-
-OF_STEP = ("scope", "nonfinite")
-"""Options of the step as a whole, alike in all param groups whatever the scope."""
+FIXED = tuple(name for name, option in OPTIONS.items() if option.fixed)
+RANKS = tuple(name for name, option in OPTIONS.items() if option.ranks)
 
 
-def check_options(options: dict[str, Any]) -> None:
-    """Raise ValueError or TypeError unless a param group with these options can be optimized."""
-    _check_lr(options["lr"])
-    for name in _NONNEGATIVE:
-        value = options[name]
-        if not isinstance(value, Real) or not 0 <= float(value) < math.inf:
-            raise ValueError(f"GGT: {name} must be a finite number ≥ 0, got {name}={value!r}")
-    for name, allowed in _CHOICES.items():
-        if options[name] not in allowed:
+def check(group: Group, names: Iterable[str] = OPTIONS) -> None:
+    """Check the options ``names`` of a param group, alone and together, and put their plain form into the group."""
+    found = {name: OPTIONS[name].check(name, group[name]) for name in names}
+    together = {**group, **found}
+    check_solver(together["solver"], together["jitter"])
+    RULES[together["history"]].check(together)
+    group.update(found)
+
+
+def check_changes(group: Group, seen: Group, *, has_state: bool) -> set[str]:
+    """Check the options of a param group that are no longer the values in ``seen``; the names of those that changed."""
+    names = {name for name in OPTIONS if group[name] is not seen.get(name, seen)}
+    check(group, names)
+    for name in names & seen.keys():
+        if has_state and OPTIONS[name].fixed and not same(name, group[name], seen[name], group["params"]):
             raise ValueError(
-                f"GGT: {name} must be one of {', '.join(map(repr, allowed))}, got {name}={options[name]!r}"
+                f"GGT: {name} was changed to {group[name]!r} in the param group, but the state was made with "
+                f"{name}={seen[name]!r}; make a new optimizer to change it"
             )
-    for name in _FLAGS:
-        if not isinstance(options[name], bool):
-            raise TypeError(f"GGT: {name} must be True or False, got {name}={options[name]!r}")
-    _check_window(options["window"])
-    _check_betas(options["betas"], options["history"])
-    check_solver(options["solver"], options["jitter"])
+    return names
 
 
-def check_agreement(groups: list[dict[str, Any]]) -> None:
+def check_agreement(groups: list[Group]) -> None:
     """Raise ValueError if param groups that share one full matrix, or one step, disagree on how it is made."""
     if len(groups) < 2:
         return
-    first = groups[0]
-    of_matrix = OF_MATRIX if first["scope"] == "model" else ()
-    for number, group in enumerate(groups[1:], start=1):
-        for key in (*OF_STEP, *of_matrix):
-            if plain(group[key]) != plain(first[key]):
-                remedy = " (scope='group' gives each group its own matrix)" if key in of_matrix else ""
+    _check_alike(groups, [(group, None) for group in groups], [n for n, o in OPTIONS.items() if o.agree == "step"])
+    of_matrix = [name for name, option in OPTIONS.items() if option.agree == "matrix"]
+    for matrix in matrices(groups):
+        _check_alike(groups, matrix, of_matrix)
+
+
+def _check_alike(groups: list[Group], members: Sequence[tuple[Group, Any]], names: list[str]) -> None:
+    first = members[0][0]
+    for group in {id(group): group for group, _ in members}.values():
+        for name in names:
+            if not same(name, group[name], first[name], [p for _, p in members]):
+                one, other = (next(i for i, g in enumerate(groups) if g is which) for which in (group, first))
+                remedy = "" if OPTIONS[name].agree == "step" else " (scope='group' gives each group its own matrix)"
                 raise ValueError(
-                    f"GGT: param group {number} has {key}={group[key]!r} and group 0 has {key}={first[key]!r}; with "
-                    f"scope={first['scope']!r} they must agree{remedy}"
+                    f"GGT: param group {one} has {name}={group[name]!r} and group {other} has {name}={first[name]!r}; "
+                    f"with scope={first['scope']!r} they must agree{remedy}"
                 )
+
+
+def same(name: str, one: Any, other: Any, parameters: Iterable[Tensor]) -> bool:  # noqa: ANN401 - options
+    """Whether two values of an option mean one thing for these parameters: None stands for a dtype, a list for a pair."""
+    if name == "window_dtype":
+        parameters = list(parameters)
+        return row_dtype(one, parameters) == row_dtype(other, parameters)
+    return bool(plain(one) == plain(other))
+
+
+def row_dtype(given: torch.dtype | None, parameters: Iterable[Tensor]) -> torch.dtype:
+    """The dtype of the rows: ``given``, or for None float64 if a parameter is so wide, else float32."""
+    if given is not None:
+        return given
+    return torch.float64 if any(p.dtype in _WIDE for p in parameters) else torch.float32
 
 
 def plain(value: Any) -> Any:  # noqa: ANN401 - an option
@@ -72,35 +228,11 @@ def plain(value: Any) -> Any:  # noqa: ANN401 - an option
     return tuple(value) if isinstance(value, list) else value
 
 
-def _check_lr(lr: object) -> None:
-    if isinstance(lr, Tensor):
-        if lr.numel() != 1 or lr.is_complex():
-            raise ValueError(f"GGT: a Tensor lr must have 1 real element, got {lr!r}")
-    elif not isinstance(lr, Real):
-        raise TypeError(f"GGT: lr must be a number or a 1-element Tensor, got {lr!r}")
-    if not 0 <= float(lr) < math.inf:
-        raise ValueError(f"GGT: lr must be a finite number ≥ 0, got lr={lr!r}")
-
-
-def _check_window(window: object) -> None:
-    if isinstance(window, bool) or not isinstance(window, int):
-        raise TypeError(f"GGT: window must be an int ≥ 1, got window={window!r}")
-    if window < 1:
-        raise ValueError(f"GGT: window must be an int ≥ 1, got window={window!r}")
-
-
-def _check_betas(betas: Any, history: str) -> None:  # noqa: ANN401 - anything a user passes
+def _parsed(value: Any) -> Any:  # noqa: ANN401 - anything a user passes
+    """The number that a text spells: YAML reads 1e-3 as a text."""
+    if not isinstance(value, str):
+        return value
     try:
-        beta1, beta2 = betas
-        float(beta1), float(beta2)
-    except (TypeError, ValueError):
-        raise ValueError(f"GGT: betas must be a pair of numbers (β₁, β₂), got betas={betas!r}") from None
-    if not 0 <= beta1 < 1:
-        raise ValueError(f"GGT: betas[0] (β₁, momentum) must lie in [0, 1), got {beta1!r}")
-    if not 0 < beta2 <= 1:
-        raise ValueError(f"GGT: betas[1] (β₂, decay of the window) must lie in (0, 1], got {beta2!r}")
-    if history == "gradient" and beta1 > beta2:
-        raise ValueError(
-            f"GGT: history='gradient' needs β₁ ≤ β₂, got betas={betas!r}: momentum truncated to the window would weigh "
-            "its oldest rows the most. Lower β₁, raise β₂, or use history='momentum'."
-        )
+        return float(value)
+    except ValueError:
+        return value

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torch_ggt.inverse_root import coefficients, robust_eigh
+from torch_ggt.distributed.columns import Columns, Local
+from torch_ggt.solver import coefficients, robust_eigh
 from torch_ggt.spectrum.eigenvalues import rounding_level
 from torch_ggt.window import Window
 
@@ -34,13 +35,16 @@ class StepComparison:
 
 
 @torch.no_grad()
-def compare_steps(window: Window, *, eps: float = 1e-8, jitter: float = 1e-6) -> StepComparison:
+def compare_steps(
+    window: Window, *, eps: float = 1e-8, jitter: float = 1e-6, columns: Columns | None = None
+) -> StepComparison:
     """Compare u = G [(M + δI)^½ + εI]⁻¹ e_newest with what cheaper methods would do; one pass over the rows.
 
     Args:
         window: with at least one row; only read.
         eps: ε, of the full-matrix and of the diagonal step.
         jitter: δ = jitter·tr(M)/r.
+        columns: where the columns of the window are, if some of them are on other ranks.
 
     Example:
         >>> window = Window(2, 2, dtype=torch.float64)
@@ -75,7 +79,7 @@ def compare_steps(window: Window, *, eps: float = 1e-8, jitter: float = 1e-6) ->
 
     c_by_slot = torch.empty_like(c)
     c_by_slot[newest_first] = c
-    product, square = _products_with_diagonal_step(window, c_by_slot, eps)
+    product, square = _products_with_diagonal_step(window, c_by_slot, eps, columns or Local())
     length = float(u.norm()) * math.sqrt(square)
     diagonal = max(-1.0, min(1.0, product / length)) if length > 0 else math.nan
     return StepComparison(diagonal=diagonal, sgd=_cosine(root[:, 0], u), by_window=by_window)
@@ -103,19 +107,19 @@ def _cosine(a: Tensor, b: Tensor) -> float:
     return max(-1.0, min(1.0, float(a @ b) / length)) if length > 0 else math.nan
 
 
-def _products_with_diagonal_step(window: Window, c: Tensor, eps: float) -> tuple[float, float]:
+def _products_with_diagonal_step(window: Window, c: Tensor, eps: float, where: Columns) -> tuple[float, float]:
     """(u·p, p·p) for u = G c and the diagonal step p, a block of columns at a time."""
     rows = window.rows
     c = c.to(rows.device)
     newest = (window.position - 1).remainder(window.size)[None]
     total = torch.zeros(2, dtype=torch.float64, device=rows.device)
     width = max(1, _BLOCK // window.size)
-    for run, weight in window.runs():
+    for run, weight in window.weighed_runs():
         for left in range(run.start, run.stop, width):
             columns = window.decay[:, None] * rows[:, left : min(left + width, run.stop)].double()
             v = columns.index_select(0, newest).squeeze(0)
             diagonal = columns.square().sum(0).sqrt()
             p = torch.where(diagonal > 0, v / (diagonal + eps), 0.0)
             total += weight * torch.stack([(c @ columns) @ p, p @ p])
-    product, square = window.sharding.all_reduce(total).tolist()
+    product, square = where.total(total).tolist()
     return product, square

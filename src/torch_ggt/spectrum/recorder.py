@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
-from torch_ggt.optimizer import GGT
+from torch_ggt.ggt import GGT
 from torch_ggt.spectrum.comparison import StepComparison, compare_steps, decay_by_age
 from torch_ggt.spectrum.diagnosis import Diagnosis, diagnose
 from torch_ggt.spectrum.eigenvalues import isotropic_moment
@@ -202,7 +202,9 @@ def _singular_values(matrix: Matrix) -> Tensor:
 
 
 def _compare(matrix: Matrix) -> StepComparison:
-    return compare_steps(matrix.window, eps=matrix.options["eps"], jitter=matrix.options["jitter"])
+    return compare_steps(
+        matrix.window, eps=matrix.options["eps"], jitter=matrix.options["jitter"], columns=matrix.columns
+    )
 
 
 def _isotropic(matrix: Matrix) -> Tensor:

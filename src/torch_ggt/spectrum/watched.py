@@ -14,20 +14,28 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
-from torch_ggt.attach import attach
-from torch_ggt.block import Block
-from torch_ggt.flatten import Layout
-from torch_ggt.members import Group
+from torch_ggt.distributed.columns import Columns
+from torch_ggt.ggt import GGT
+from torch_ggt.layout import Layout
 from torch_ggt.memory import readable, window_bytes
-from torch_ggt.optimizer import GGT
+from torch_ggt.options import OPTIONS
+from torch_ggt.parameters import Group
+from torch_ggt.scopes import SCOPES
+from torch_ggt.state.block import Block
+from torch_ggt.state.live import LiveState
 from torch_ggt.window import Window
 
 __all__ = ["Matrix", "OwnWindow", "WindowOfGGT"]
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
-# What a default GGT would make of the gradients, but for momentum: the rows are the gradients themselves.
-_STEP_OPTIONS: Group = {"betas": (0.0, 1.0), "nesterov": False, "eps": 1e-8, "jitter": 1e-6}
+# What a default GGT would make of the gradients, but for momentum: the rows are the gradients themselves. The sign of a
+# column does not show in the Gram matrix, so that it does not matter whether the optimizer maximizes.
+_OPTIONS: Group = {
+    **{name: option.default for name, option in OPTIONS.items()},
+    "history": "gradient",
+    "betas": (0.0, 1.0),
+}
 
 
 @dataclass(frozen=True)
@@ -40,6 +48,8 @@ class Matrix:
     """The param group that speaks for it."""
     parameters: list[Tensor]
     """What it spans."""
+    columns: Columns
+    """Where its columns are."""
 
     @property
     def numel(self) -> int:
@@ -53,9 +63,10 @@ class Matrix:
 
 
 def _matrices(block: Block) -> list[Matrix]:
-    parameters = [parameter for _, parameter in block.allotted]
-    parts = [[parameter] for parameter in parameters] if block.separate else [parameters]
-    return [Matrix(window, block.options, part) for window, part in zip(block.window.matrices(), parts, strict=True)]
+    return [
+        Matrix(window, block.options, [parameter for _, parameter in matrix], block.columns)
+        for window, matrix in zip(block.window.matrices(), block.allotted_matrices, strict=True)
+    ]
 
 
 class WindowOfGGT:
@@ -94,12 +105,7 @@ class WindowOfGGT:
 
     def matrices(self) -> dict[int, Matrix]:
         """The matrices that have a window, by their place in the order of the parameters."""
-        scope = self.options["scope"]
-        order = [[p for group in self._optimizer.param_groups for p in group["params"]]]
-        if scope == "group":
-            order = [group["params"] for group in self._optimizer.param_groups]
-        if scope == "parameter":
-            order = [[p] for p in order[0]]
+        order = SCOPES[self.options["scope"]](self._optimizer.param_groups)
         places = {id(p): place for place, parameters in enumerate(order) for p in parameters}
         found = [matrix for block in self._optimizer.attached_blocks() for matrix in _matrices(block)]
         return dict(sorted((places[id(matrix.parameters[0])], matrix) for matrix in found))
@@ -110,22 +116,16 @@ class OwnWindow:
 
     def __init__(self, optimizer: Optimizer, size: int, dtype: torch.dtype) -> None:
         self._optimizer = optimizer
-        self.options: Group = {
-            "window": size,
-            "window_dtype": dtype,
-            "history": "gradient",
-            "maximize": False,  # the sign of a column does not show in the Gram
-            **_STEP_OPTIONS,
-        }
+        self.options: Group = {**_OPTIONS, "window": size, "window_dtype": dtype}
         self._state: dict[Tensor, dict[str, Any]] = defaultdict(dict)
-        self._block = Block([(self.options, parameter) for parameter in self._parameters()])
+        self._live = LiveState()
         self._newest: Tensor | None = None
 
     @property
     def cost(self) -> str:
         """What watching costs, in words."""
         size, dtype = self.options["window"], self.options["window_dtype"]
-        allotted = [parameter for _, parameter in self._block.allotted]
+        allotted = [parameter for block in self._live.blocks for _, parameter in block.allotted]
         columns = Layout(allotted or [p for p in self._parameters() if p.requires_grad]).numel
         name = str(dtype).removeprefix("torch.")
         memory = readable(window_bytes(size, columns, dtype))
@@ -150,7 +150,8 @@ class OwnWindow:
 
     def matrices(self) -> dict[int, Matrix]:
         """The matrix, once it has a window."""
-        return {0: _matrices(self._block)[0]} if self._block.allotted else {}
+        attached = self._live.attached([self.options], self._state) if self._state else []
+        return dict(enumerate(matrix for block in attached for matrix in _matrices(block)))
 
     def _reading_after(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         @functools.wraps(closure)
@@ -164,21 +165,18 @@ class OwnWindow:
 
     @torch.no_grad()
     def _read_gradients(self) -> None:
-        parameters = self._parameters()
-        if [id(p) for p in parameters] != [id(p) for _, p in self._block.members]:
-            self._block = Block([(self.options, parameter) for parameter in parameters])  # a param group was added
-            attach([[self._block]], self._state, self._block.sharding, allot=False)
-        if not self._block.has_gradient():
-            return
-        _check_dense([p for p in parameters if p.grad is not None])
-        attach([[self._block]], self._state, self._block.sharding, allot=True)
-        row = self._block.gather(beta1=0.0, nesterov=False).row
-        scale = getattr(self._optimizer, "grad_scale", None)  # set by a GradScaler that leaves unscaling to the step
-        if scale is not None:
-            row /= scale.to(row.device)
-        window = self._block.window
-        gram_row = window.measure(row)
-        self._newest = window.push(row, gram_row, betas=self.options["betas"], accept=gram_row.square.isfinite())
+        self.options["params"] = self._parameters()
+        _check_dense([p for p in self.options["params"] if p.grad is not None])
+        for block in self._live.ready([self.options], self._state):
+            block.rule.gather(block)
+            scale = getattr(
+                self._optimizer, "grad_scale", None
+            )  # set by a GradScaler that leaves unscaling to the step
+            if scale is not None:
+                block.row /= scale.to(block.row.device)
+            gram_row = block.window.measure(block.row)
+            accept = gram_row.square.isfinite()
+            self._newest = block.window.push(block.row, gram_row, betas=self.options["betas"], accept=accept)
 
     def _parameters(self) -> list[Tensor]:
         return [parameter for group in self._optimizer.param_groups for parameter in group["params"]]

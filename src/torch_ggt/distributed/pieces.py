@@ -6,16 +6,15 @@ split over ranks is a DTensor, whatever the parameter is, and torch's tools save
 
 import functools
 import math
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from torch_ggt.flatten import as_real
+from torch_ggt.layout import as_real
 
-__all__ = ["Bucket", "Piece", "best_cut", "is_dtensor", "piece_of_dtensor", "slice_of", "whole"]
+__all__ = ["Piece", "best_cut", "is_dtensor", "piece_of_dtensor", "slice_of", "whole"]
 
 # A first dimension whose parts are unequal by no more than this is cut before any other: its parts are contiguous.
 _UNEQUAL = 1 / 32
@@ -140,94 +139,6 @@ def best_cut(shape: tuple[int, ...], ranks: int) -> int | None:
     excess = {dim: ranks * -(-size // ranks) / max(1, size) - 1 for dim, size in enumerate(shape)}
     nearly = [dim for dim in excess if excess[dim] <= _UNEQUAL]
     return nearly[0] if nearly else min(excess, key=lambda dim: excess[dim], default=None)
-
-
-class Bucket:
-    """Parameters of one device and dtype whose parts travel together in an all-gather.
-
-    Every rank sends a vector of ``length`` elements: its part of each parameter, with room for the largest part of any
-    rank. Of a scalar all ranks send what they have, and the first one's counts. Strides are worked out once; a step
-    makes two or three views of each parameter, however many ranks there are.
-
-    Args:
-        parameters: real or complex, all of one kind.
-        rank: this rank's place,
-        ranks: of so many.
-    """
-
-    def __init__(self, parameters: Sequence[Tensor], rank: int, ranks: int) -> None:
-        self.parameters = list(parameters)
-        self._out: list[tuple[int, _Strides, _Strides]] = []
-        self._in: list[tuple[int, _Strides, _Strides]] = []
-        pieces = [slice_of(p, rank, ranks, None) for p in self.parameters]
-        cuts = [best_cut(piece.shape, ranks) for piece in pieces]
-        lengths = [_part_length(piece.shape, cut, ranks) for piece, cut in zip(pieces, cuts, strict=True)]
-        self.length = sum(lengths)
-        received = torch.empty(ranks, self.length, device="meta")
-        offset = 0
-        for index, (piece, cut, length) in enumerate(zip(pieces, cuts, lengths, strict=True)):
-            like = as_real(self.parameters[index])
-            like = torch.empty_strided(like.shape, like.stride(), device="meta")
-            sent = received[0, offset : offset + math.prod(piece.sizes)].view(piece.sizes)
-            self._out.append((index, _Strides.of(sent), _Strides.of(piece.cut(like))))
-            for target, source in _both_sides(like, received[:, offset : offset + length], cut, ranks):
-                self._in.append((index, _Strides.of(target), _Strides.of(source)))
-            offset += length
-
-    def pack(self) -> Tensor:
-        """What this rank sends."""
-        reals = [as_real(p) for p in self.parameters]
-        sent = reals[0].new_zeros(self.length)
-        _copy([place.view(sent) for _, place, _ in self._out], [part.view(reals[i]) for i, _, part in self._out])
-        return sent
-
-    def unpack(self, received: Tensor) -> None:
-        """Put what all ranks have sent, one after the other, where it belongs."""
-        reals = [as_real(p) for p in self.parameters]
-        _copy([place.view(reals[i]) for i, place, _ in self._in], [part.view(received) for _, _, part in self._in])
-
-
-class _Strides(NamedTuple):
-    """A view of a tensor that is yet to come."""
-
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
-    offset: int
-
-    @classmethod
-    def of(cls, tensor: Tensor) -> "_Strides":
-        return cls(tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
-
-    def view(self, tensor: Tensor) -> Tensor:
-        return tensor.as_strided(self.size, self.stride, int(tensor.storage_offset()) + self.offset)
-
-
-def _part_length(shape: tuple[int, ...], cut: int | None, ranks: int) -> int:
-    """Elements of the largest part."""
-    if cut is None:
-        return 1
-    return math.prod(shape[:cut]) * -(-shape[cut] // ranks) * math.prod(shape[cut + 1 :])
-
-
-def _both_sides(whole_one: Tensor, received: Tensor, cut: int | None, ranks: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """(part of a parameter, part of what was received (ranks, length)): all that are equal as one, then the last."""
-    if cut is None:
-        yield whole_one, received[0].view(())
-        return
-    shape = list(whole_one.shape)
-    part = -(-shape[cut] // ranks)
-    equal, left = divmod(shape[cut], part) if part else (0, 0)
-    if equal:
-        targets = whole_one.narrow(cut, 0, equal * part).view(*shape[:cut], equal, part, *shape[cut + 1 :])
-        yield targets.movedim(cut, 0), received[:equal].view(equal, *shape[:cut], part, *shape[cut + 1 :])
-    if left:
-        sizes = (*shape[:cut], left, *shape[cut + 1 :])
-        yield whole_one.narrow(cut, equal * part, left), received[equal, : math.prod(sizes)].view(sizes)
-
-
-def _copy(targets: list[Tensor], sources: list[Tensor]) -> None:
-    if targets:
-        torch._foreach_copy_(targets, sources)
 
 
 def _arrived(tensor: Any) -> Tensor:  # noqa: ANN401 - a Tensor, or one that is still on its way from other ranks

@@ -10,8 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from torch_ggt.kernels.launch import ceil_div, launch, power_of_2
-from torch_ggt.kernels.spans import Spans
+from torch_ggt.backends.triton.launch import ceil_div, launch, power_of_2
+from torch_ggt.backends.triton.spans import Spans
 
 __all__ = ["admit", "write"]
 

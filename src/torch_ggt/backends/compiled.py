@@ -15,16 +15,22 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-__all__ = ["compiled_gram_row"]
+__all__ = ["SMALLEST", "compiled_gram_row"]
 
-_SMALLEST = 2**24  # elements of the window; a pass takes a few milliseconds
+SMALLEST = 2**24  # elements of the window; a pass takes a few milliseconds
 _log = logging.getLogger("torch_ggt")
 
 
-def compiled_gram_row(rows: Tensor, row: Tensor, fallback: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """(W v, v·v) in float64: fused where that is possible and pays, by ``fallback`` elsewhere."""
-    if rows.dtype != torch.float32 or rows.numel() < _SMALLEST or not _Compiler.works:
-        return fallback(rows, row)
+def compiled_gram_row(rows: Tensor, row: Tensor, fallback: Callable[[Tensor, Tensor], Tensor]) -> Tensor | None:
+    """(W v, v·v) in float64 by the fused loop, or None where it does not work or does not pay.
+
+    Args:
+        rows: W.
+        row: v, in the dtype of the rows.
+        fallback: what the compiled function does where somebody has turned compilation off.
+    """
+    if rows.dtype != torch.float32 or not _Compiler.works:
+        return None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the compiler, about itself
@@ -34,7 +40,7 @@ def compiled_gram_row(rows: Tensor, row: Tensor, fallback: Callable[[Tensor, Ten
     except Exception as error:
         _Compiler.works = False
         _log.info("torch.compile is not available for torch_ggt (%s); using the plain version", error)
-        return fallback(rows, row)
+        return None
 
 
 class _Compiler:

@@ -1,4 +1,4 @@
-"""The two passes over the window on a GPU, in Triton. `torch_ggt.products` is their specification.
+"""The two passes over the window on a GPU, in Triton. `backends.plain` is their specification.
 
 Both read W once, sum in float64 and use no atomic operations: the same input gives the same bits. All matrices of a
 window (see `spans`) are served by one launch. What bounds them is said in `widen`.
@@ -11,30 +11,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from torch_ggt.kernels.launch import ceil_div, launch
-from torch_ggt.kernels.parameters import Addresses, gather, update
-from torch_ggt.kernels.ring import admit, write
-from torch_ggt.kernels.root import coefficients
-from torch_ggt.kernels.spans import Spans
-from torch_ggt.kernels.widen import weighted_sum
+from torch_ggt.backends.triton.launch import ceil_div, launch
+from torch_ggt.backends.triton.spans import Spans
+from torch_ggt.backends.triton.widen import weighted_sum
 
-__all__ = [
-    "Addresses",
-    "admit",
-    "check",
-    "coefficients",
-    "expand",
-    "gather",
-    "gram_row",
-    "update",
-    "write",
-]
-
-
-def check(device: torch.device) -> None:
-    """Raise whatever goes wrong when a kernel is built and run: no C compiler, a driver that is too old."""
-    with torch.no_grad():
-        gram_row(torch.ones(1, 1, device=device), torch.ones(1, device=device), Spans([0, 1], 1, device))
+__all__ = ["expand", "gram_row"]
 
 
 def gram_row(

@@ -1,4 +1,4 @@
-"""c = [(M + δI)^½ + εI]⁻¹ a on a GPU: all shifted solves in one kernel. `inverse_root` is its specification.
+"""c = [(M + δI)^½ + εI]⁻¹ a on a GPU: all shifted solves in one kernel. `solver` is its specification.
 
 One program takes one shift of one matrix, builds S = α(M + δI) + βI from the Gram and the age weights as it reads them,
 and solves S x = a by a Cholesky factorization in blocks of 16 columns, kept in scratch memory that stays in the cache.
@@ -16,8 +16,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from torch_ggt.inverse_root import interval
-from torch_ggt.kernels.launch import ceil_div, launch, power_of_2
+from torch_ggt.solver import interval
+from torch_ggt.backends.triton.launch import ceil_div, launch, power_of_2
 from torch_ggt.quadrature import inverse_sqrt_nodes
 
 __all__ = ["coefficients"]
@@ -38,7 +38,7 @@ def coefficients(
     panel: int = 128,
     block: int = 16,
 ) -> Tensor:
-    """`inverse_root.coefficients` of M = D K D by shifted solves.
+    """`solver.coefficients` of M = D K D by shifted solves.
 
     Args:
         gram: K, float64, shape (B, r, r), contiguous.

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from torch_ggt.quadrature import inverse_sqrt_nodes
 
-__all__ = ["apply_inverse_root", "coefficients", "robust_eigh"]
+__all__ = ["apply_inverse_root", "check_solver", "coefficients", "interval", "robust_eigh", "solve"]
 
 # The quadrature covers √λ and ε with this factor to spare at both ends. Two, because beyond it M + δI - ε²I is safely
 # definite, which the pole correction in `_by_cholesky` needs.
@@ -47,16 +47,18 @@ def coefficients(
         tensor([0.3333, 0.2500], dtype=torch.float64)
     """
     check_solver(solver, jitter)
-    trace = moment.diagonal(dim1=-2, dim2=-1).sum(-1)
+    return solve(moment, rhs, eps=eps, jitter=jitter, solver=solver, tolerance=tolerance)
+
+
+def solve(moment: Tensor, rhs: Tensor, *, eps: float, jitter: float, solver: str, tolerance: float) -> Tensor:
+    """`coefficients` for options that were checked before: the heart of a step."""
+    trace = moment.diagonal(dim1=-2, dim2=-1).sum(-1, keepdim=True)
     unit = torch.where(trace > 0, trace, 1.0)  # an all-zero window must not give 0/0
     root_unit = unit.sqrt()
-    relative = moment / unit[..., None, None]
-    relative_eps = eps / root_unit
+    relative, relative_eps = moment / unit.unsqueeze(-1), root_unit.reciprocal().mul_(eps)
     if solver == "cholesky":
-        solution = _by_cholesky(relative, rhs, relative_eps, jitter, tolerance)
-    else:
-        solution = _by_eigh(relative, rhs, relative_eps, jitter)
-    return solution / root_unit[..., None]
+        return _by_cholesky(relative, rhs, relative_eps, jitter, tolerance).div_(root_unit)
+    return _by_eigh(relative, rhs, relative_eps, jitter).div_(root_unit)
 
 
 def apply_inverse_root(
@@ -117,16 +119,17 @@ def check_solver(solver: str, jitter: float) -> None:
 
 
 def _by_eigh(moment: Tensor, rhs: Tensor, eps: Tensor, jitter: float) -> Tensor:
+    # In place where it can be: for a small model, a step is the time of such small operations.
     eigenvalues, vectors = robust_eigh(moment)
     size = moment.shape[-1]
     if jitter > 0:
-        gains = 1 / ((eigenvalues.clamp_min(0) + jitter / size).sqrt() + eps[..., None])
+        gains = eigenvalues.clamp_min_(0).add_(jitter / size).sqrt_().add_(eps).reciprocal_()
     else:
         rounding = size * 2.0**-52 * eigenvalues[..., -1:]
         kept = eigenvalues > rounding.clamp_min(0)
-        gains = torch.where(kept, 1 / (eigenvalues.clamp_min(0).sqrt() + eps[..., None]), 0.0)
-    projections = (vectors.mT @ rhs[..., None]).squeeze(-1)
-    return (vectors @ (gains * projections)[..., None]).squeeze(-1)
+        gains = torch.where(kept, eigenvalues.clamp_min(0).sqrt().add_(eps).reciprocal_(), 0.0)
+    projections = (vectors.mT @ rhs.unsqueeze(-1)).mul_(gains.unsqueeze(-1))
+    return (vectors @ projections).squeeze(-1)
 
 
 def robust_eigh(moment: Tensor) -> tuple[Tensor, Tensor]:
@@ -165,7 +168,6 @@ def _by_cholesky(moment: Tensor, rhs: Tensor, eps: Tensor, jitter: float, tolera
 
     identity = torch.eye(size, dtype=moment.dtype, device=moment.device)
     matrix = moment + delta * identity
-    eps = eps[..., None]
     ratio = eps.square() / shifts  # (ε/t)², may be infinite
     node_weights = weights / (1 + ratio)
     quadrature_at_eps = (node_weights / shifts).sum(-1, keepdim=True)  # q(ε²)

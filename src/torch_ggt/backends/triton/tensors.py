@@ -1,4 +1,4 @@
-"""Gradients in and parameters out on a GPU, all tensors of a model in one launch. `Block` has their specification.
+"""Gradients in and parameters out on a GPU, all tensors of a model in one launch. `backends.plain` and `sinks` are their specification.
 
 Each tensor has an address of its own, so that the kernels read a table of addresses. New addresses are copied to the
 device without waiting for it; while a CUDA graph is captured that is not possible, and whoever calls takes the plain
@@ -14,9 +14,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from torch_ggt.kernels.launch import ceil_div, launch
-from torch_ggt.kernels.spans import Spans
-from torch_ggt.kernels.widen import weighted_sum
+from torch_ggt.backends.triton.launch import ceil_div, launch
+from torch_ggt.backends.triton.spans import Spans
+from torch_ggt.backends.triton.widen import weighted_sum
 
 __all__ = ["Addresses", "gather", "update"]
 
@@ -133,7 +133,7 @@ def update(
     spans: Spans,
     tensors: tuple[int, int],
     *,
-    separate: bool,
+    matrix_of: Tensor | None,
     lr: float | Tensor,
     weight_decay: float,
     taken: Tensor,
@@ -144,13 +144,13 @@ def update(
 
     Args:
         rows: W.
-        coefficients: c, float64, (1, r), or (number of tensors, r) if ``separate``.
+        coefficients: c, float64, (number of matrices, r).
         table: of the parameters.
         addresses: that made it.
         dtype: of the parameters.
         spans: the columns of each tensor.
         tensors: first of the tensors to update, and one past the last.
-        separate: each tensor has coefficients of its own.
+        matrix_of: the matrix of each tensor, int32; None: there is one matrix.
         lr: a number, or a tensor of one element on the device.
         weight_decay: decoupled.
         taken: bool, (): whether weights decay at all.
@@ -171,6 +171,7 @@ def update(
             spans.ends,
             spans.owners,
             spans.origins,
+            coefficients if matrix_of is None else matrix_of,
             taken,
             lr if isinstance(lr, Tensor) else coefficients,
             0.0 if isinstance(lr, Tensor) else float(lr),
@@ -182,7 +183,7 @@ def update(
             DTYPE=_DTYPES[dtype],
             ALIGNED=spans.aligned and addresses.aligned and rows.stride(0) % 16 == 0 and rows.data_ptr() % 16 == 0,
             BITS=rows.dtype != torch.float64,
-            SEPARATE=separate,
+            SEPARATE=matrix_of is not None,
             LR_TENSOR=isinstance(lr, Tensor),
             BLOCK_D=block,
             UNROLL=8,
@@ -272,6 +273,7 @@ def _update(
     ends,
     owners,
     origins,
+    matrix_of,
     taken,
     lr_tensor,
     lr,
@@ -295,7 +297,7 @@ def _update(
     if left < last:
         mine = coefficients
         if SEPARATE:
-            mine += owner * size
+            mine += tl.load(matrix_of + owner) * size
         end = tl.load(ends + piece)
         if ALIGNED:
             end = tl.multiple_of(end, 16)

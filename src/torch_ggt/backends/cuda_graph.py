@@ -10,19 +10,19 @@ gradients, a window loaded from a checkpoint, is noticed, and a few like steps l
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from torch_ggt.block import Block
-from torch_ggt.members import Group
-from torch_ggt.options import OF_MATRIX, OF_STEP, plain
+from torch_ggt.options import OPTIONS, plain
+from torch_ggt.parameters import Group
 
 __all__ = ["StepGraph"]
 
 _WARM = 3  # like steps before a graph is captured: libraries and caches are ready then
-_BAKED = (*OF_MATRIX, *OF_STEP, "weight_decay", "maximize")  # what a graph's launches depend on; lr is not
+_BAKED = tuple(name for name in OPTIONS if name not in ("lr", "capturable"))  # what the launches of a graph depend on
 
 
 class StepGraph:
@@ -41,7 +41,7 @@ class StepGraph:
         self._rates_now: list[float] = []
 
     def replay(
-        self, groups: list[Group], blocks: Sequence[Block], idle: Sequence[Block], make_step: Callable[[], None]
+        self, groups: list[Group], blocks: Sequence[Any], idle: Sequence[Any], make_step: Callable[[], None]
     ) -> bool:
         """Make the step, if it is like those before it and can be a graph; False: it is still to be made.
 
@@ -69,7 +69,7 @@ class StepGraph:
         if self._graph is None:
             if self._alike < _WARM:
                 return self._warm_up(groups, blocks, make_step)
-            self._graph = self._captured(groups, blocks[0].device, make_step)
+            self._graph = self._captured(groups, blocks[0].row.device, make_step)
             if self._graph is None:
                 self._give_up(blocks)
                 return False
@@ -82,21 +82,22 @@ class StepGraph:
             increment_version([parameter for _, parameter in block.allotted])  # autograd has not seen them change
         return True
 
-    def _warm_up(self, groups: list[Group], blocks: Sequence[Block], make_step: Callable[[], None]) -> bool:
+    def _warm_up(self, groups: list[Group], blocks: Sequence[Any], make_step: Callable[[], None]) -> bool:
         """Count a like step, and make the last one before the capture as it will be captured; whether it did."""
         last = self._alike == _WARM - 1
         if last:  # so that all kernels are built
-            self._make_rates(groups, blocks[0].device)
+            self._make_rates(groups, blocks[0].row.device)
             with self._rates_in(groups):
                 make_step()
         self._alike += 1
         return last
 
-    def _give_up(self, blocks: Sequence[Block]) -> None:
+    def _give_up(self, blocks: Sequence[Any]) -> None:
         """Make plain steps from now on, and keep nothing."""
         self.wanted, self._made_for, self._rates = False, None, []
         for block in blocks:
-            block.release_from_graph()
+            for table in block.addresses.values():  # a graph of the user may read them, and the addresses must stay
+                table.fixed = False
 
     def _make_rates(self, groups: list[Group], device: torch.device) -> None:
         self._rates_now = [group["lr"] for group in groups]
@@ -150,9 +151,9 @@ class StepGraph:
         return graph
 
 
-def _signature(groups: list[Group], blocks: Sequence[Block], idle: Sequence[Block]) -> Hashable:
+def _signature(groups: list[Group], blocks: Sequence[Any], idle: Sequence[Any]) -> Hashable:
     """What a graph of this step is good for; None: it cannot be one."""
-    devices = {block.device for block in (*blocks, *idle)}
+    devices = {block.row.device for block in (*blocks, *idle)}
     if not blocks or len(devices) > 1:
         return None
     options = []
@@ -167,5 +168,28 @@ def _signature(groups: list[Group], blocks: Sequence[Block], idle: Sequence[Bloc
             options.append((id(lr), lr.data_ptr(), lr.dtype))
         else:
             options.append(())
-    parts = [block.prepare_for_graph() for block in blocks]
+    parts = [_tables(block) for block in blocks]
     return None if None in parts else (tuple(options), tuple(parts), tuple(block.window for block in idle))
+
+
+def _tables(block: Any) -> tuple[Any, ...] | None:  # noqa: ANN401 - a Block, which stands above
+    """Bring the tables of addresses up to date for a graph that reads them.
+
+    Returns:
+        what such a graph depends on beside options and the contents of its tensors; None: there can be none.
+    """
+    make_table = getattr(block.backend, "table", None)
+    alike = len({group["maximize"] for group, _, _ in block.runs}) == 1
+    if make_table is None or block.finishes or not block.columns.alone or not alike:
+        return None
+    parts: list[Any] = [block.window]  # itself, not its id, which another may get when it is gone
+    for kind, tensors in (("gradients", block.gradients()), ("values", block.parameters if block.all_here else block.values())):
+        table = block.addresses.get(kind)
+        if table is not None:
+            table.fixed = True
+        if make_table(block, kind, tensors) is None:
+            return None
+        table = block.addresses[kind]
+        table.fixed = True
+        parts += [table, table.aligned, tensors[0].dtype]
+    return tuple(parts)

@@ -1,0 +1,291 @@
+"""The verbs of a step in plain torch: gather, measure, push, coefficients, expand. They specify every other backend.
+
+Two of them are passes over the window, W v and Wᵀ c. A Gram matrix that is wrong by float32 rounding is indefinite for
+collinear rows, and its inverse square root then explodes; so W v is summed in float64 whatever the rows are. Neither
+pass makes a temporary of the size of W: rows are widened to float64 a block at a time.
+"""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torch_ggt import solver as solvers
+from torch_ggt.backends import compiled
+
+__all__ = ["HostBackend", "Scratch", "TorchBackend", "column_slices", "expand", "gram_row"]
+
+# Elements of the float64 block. On a CPU 1 MiB stays in the second cache; rows that are longer than that get 8 MiB, a few
+# rows at a time. A GPU needs enough to fill it.
+_CPU_BLOCK = 131_072
+_CPU_LONG_ROWS = 8
+_GPU_BLOCK = 16 * 1_048_576
+
+# Largest relative error of a step that rounding the coefficients to the precision of the rows may cause.
+_ROUNDING = 4e-6
+# Coefficients beyond this come with rows near the end of float32, and are better not rounded to it.
+_LARGEST = 1e30
+
+
+def gram_row(
+    rows: Tensor, row: Tensor, borders: Sequence[int] | None = None, scratch: "Scratch | None" = None
+) -> Tensor:
+    """(W v, v·v): the inner products of ``row`` (d,) with every row of ``rows`` (r, d) and with itself, in float64.
+
+    Shape (r + 1,): what a Gram matrix needs to know of a row, in one pass. With ``borders`` (B + 1,) the columns
+    belong to B matrices, and the shape is (B, r + 1). v is rounded to the dtype of the rows first.
+    """
+    if borders is not None:
+        return torch.stack([gram_row(rows[:, part], row[part]) for part in column_slices(borders)])
+    row = row.to(rows.dtype)
+    if rows.dtype == torch.float64:
+        return torch.cat([torch.mv(rows, row), torch.dot(row, row)[None]])
+    if rows.device.type == "cpu" and rows.numel() >= compiled.SMALLEST:
+        found = compiled.compiled_gram_row(rows, row, fallback=gram_row_by_blocks)
+        if found is not None:
+            return found
+    return gram_row_by_blocks(rows, row, scratch)
+
+
+def gram_row_by_blocks(rows: Tensor, row: Tensor, scratch: "Scratch | None" = None) -> Tensor:
+    """`gram_row` for one matrix; a block of rows is widened to float64 at a time."""
+    products = torch.zeros(rows.shape[0] + 1, dtype=torch.float64, device=rows.device)
+    scratch = Scratch() if scratch is None else scratch
+    if scratch.buffer is None:
+        scratch.fit(rows)
+    size, columns = rows.shape
+    for left in range(0, columns, scratch.width):
+        width = min(scratch.width, columns - left)
+        piece = row.narrow(0, left, width).double()
+        for top in range(0, size, scratch.height):
+            height = min(scratch.height, size - top)
+            source = rows.narrow(0, top, height).narrow(1, left, width)
+            block = scratch.buffer.narrow(0, 0, height * width).view(height, width).copy_(source)  # type: ignore[union-attr]
+            products.narrow(0, top, height).addmv_(block, piece)
+        products[-1].add_(torch.dot(piece, piece))
+    return products
+
+
+def expand(
+    rows: Tensor, coefficients: Tensor, gram: Tensor, out: Tensor, borders: Sequence[int] | None = None
+) -> Tensor:
+    """Wᵀ c into ``out`` (d,), for float64 coefficients c (r,); ``gram`` is W Wᵀ.
+
+    With ``borders`` c is (B, r) and ``gram`` (B, r, r); columns before the first border are left alone.
+    """
+    if borders is not None:
+        for index, part in enumerate(column_slices(borders)):
+            expand(rows[:, part], coefficients[index], gram[index], out[part])
+    elif rows.dtype == torch.float64:
+        torch.mv(rows.t(), coefficients, out=out)
+    elif rows.dtype != torch.float32 or rows.device.type != "cpu" or float(coefficients.abs().amax()) > _LARGEST:
+        _expand_by_blocks(rows, coefficients, out)
+    else:
+        # One plain product with rounded coefficients. Rows that are nearly collinear come with large coefficients of
+        # opposite sign, whose rounding does not cancel; K tells how much that matters, before it happens.
+        rounded = coefficients.float()
+        torch.mv(rows.t(), rounded, out=out)
+        lost = coefficients - rounded
+        error, length = (float(torch.dot(x, torch.mv(gram, x))) for x in (lost, coefficients))
+        if error > _ROUNDING**2 * length:
+            out.addmv_(rows.t(), lost.float())
+    return out
+
+
+def _expand_by_blocks(rows: Tensor, coefficients: Tensor, out: Tensor) -> None:
+    scratch = Scratch()
+    scratch.fit(rows)
+    for left in range(0, rows.shape[1], scratch.width):
+        columns = slice(left, left + scratch.width)
+        piece = torch.zeros_like(out[columns], dtype=torch.float64)
+        for top in range(0, rows.shape[0], scratch.height):
+            part = rows[top : top + scratch.height, columns].double()
+            piece.addmv_(part.t(), coefficients[top : top + scratch.height])
+        out[columns] = piece
+
+
+def column_slices(borders: Sequence[int]) -> list[slice]:
+    """The columns of each matrix."""
+    return [slice(left, right) for left, right in itertools.pairwise(borders)]
+
+
+class Scratch:
+    """Room for one widened block. A window keeps its own: to ask for new memory in each step costs as much as a pass.
+
+    Attributes:
+        buffer: float64, flat; None before `fit`.
+        width: columns of a block.
+        height: rows of a block.
+    """
+
+    buffer: Tensor | None = None
+    width = height = 1
+
+    def fit(self, rows: Tensor) -> None:
+        """Make room for blocks of ``rows``."""
+        size, columns = rows.shape
+        if rows.device.type == "cpu":
+            self.width = max(1, min(columns, _CPU_BLOCK))
+            fewest = _CPU_LONG_ROWS if columns >= _CPU_BLOCK else _CPU_LONG_ROWS // 2
+            self.height = min(size, max(fewest, _CPU_BLOCK // self.width))
+        else:
+            self.width = max(1, min(columns, _GPU_BLOCK // size))
+            self.height = min(size, max(1, _GPU_BLOCK // self.width))
+        self.buffer = torch.empty(self.height * self.width, dtype=torch.float64, device=rows.device)
+
+
+class TorchBackend:
+    """Every verb on any device. None of them waits for the device: what was not taken is masked, not branched on."""
+
+    sees_numbers = False
+    """Whether the host may look at a number without waiting for a device."""
+
+    def gather(self, block: Any, *, buffer: str | None = None, beta: float = 0.0, ahead: bool = False) -> None:  # noqa: ANN401
+        """row ← g, or with ``buffer`` b: row ← g + β b; with ``ahead`` row ← g + β (g + β b). Writes no state.
+
+        Where a parameter has no gradient, the row is zero and the buffer stays. What becomes of the buffer if the step
+        is taken is left in the block: ``carry`` is the whole buffer and its new value, ``pending`` are such pairs for
+        single parameters.
+        """
+        targets, gradients, negated = [], [], []
+        for index, (group, parameter) in enumerate(block.allotted):
+            gradient = parameter.grad
+            if gradient is None:
+                continue
+            if not block.all_here:
+                gradient = block.columns.gradient(parameter, block.pieces[index])
+            targets.append(block.row_views[index])
+            gradients.append(gradient)
+            if group["maximize"]:
+                negated.append(targets[-1])
+        block.complete, block.active = len(targets) == len(block.allotted), None
+        if not block.complete:
+            block.note_missing()
+            block.row.zero_()
+        torch._foreach_copy_(targets, gradients)
+        if negated:
+            torch._foreach_neg_(negated)
+        block.carry, block.pending = None, []
+        if buffer is not None and block.complete and not ahead:
+            block.carry = block.buffers[buffer][0], block.row.add_(block.buffers[buffer][0], alpha=beta)
+        elif buffer is not None:
+            _add_buffer(block, targets, buffer, beta, ahead)
+
+    measure = staticmethod(gram_row)
+    expand = staticmethod(expand)
+    descend: Any = None
+    """Wᵀ c and the parameters in one pass, where a backend can: function(block, c, taken) → whether it did."""
+
+    def push(
+        self,
+        window: Any,  # noqa: ANN401 - a Window, which stands above
+        row: Tensor,
+        sums: Tensor,
+        betas: tuple[float, float],
+        accept: Tensor | None,
+        carry: tuple[Tensor, Tensor] | None,
+    ) -> Tensor:
+        """Age every row, write ``row`` over the oldest, and copy what is carried; see `Window.push`."""
+        square, products = sums[..., -1], sums[..., :-1]
+        taken = (window.count > 0) | (square > 0)
+        if accept is not None:
+            taken = taken & accept
+        newest = (window.slots == window.position[..., None]) & taken[..., None]
+        for index, part in window.parts:
+            columns = slice(None) if index is None else slice(*window.borders[index : index + 2])
+            own = taken if index is None else taken[index]
+            _replace_row(part.rows, part.position, row[columns], own)
+            if carry is not None:
+                target, source = carry[0][columns], carry[1][columns]
+                torch.where(own, source, target, out=target)
+        entries = torch.where(newest, square[..., None], products)
+        gram = torch.where(newest[..., :, None], entries[..., None, :], window.gram)
+        window.gram.copy_(torch.where(newest[..., None, :], entries[..., :, None], gram))
+        for weights, beta in ((window.decay, betas[1]), (window.momentum, betas[0])):
+            weights.copy_(torch.where(newest, 1.0, torch.where(taken[..., None], beta * weights, weights)))
+        window.position.add_(taken).remainder_(window.size)
+        window.count.add_(taken).clamp_(max=window.size)
+        return newest.double()
+
+    def commit(self, pairs: Sequence[tuple[Tensor, Tensor]], taken: Tensor) -> None:
+        """Copy the second of each pair to the first, where ``taken``."""
+        for target, source in pairs:
+            torch.where(taken, source, target, out=target)
+
+    def coefficients(
+        self,
+        window: Any,  # noqa: ANN401 - a Window, which stands above
+        rhs: Tensor,
+        *,
+        eps: float,
+        jitter: float,
+        solver: str,
+        tolerance: float,
+    ) -> Tensor:
+        """c = [(M + δI)^½ + εI]⁻¹ a for the window's M; "auto" is eigh on a CPU, and cholesky where eigh would wait."""
+        if solver == "auto":
+            solver = "eigh" if self.sees_numbers or jitter == 0 else "cholesky"
+        return solvers.solve(window.moment(), rhs, eps=eps, jitter=jitter, solver=solver, tolerance=tolerance)
+
+
+class HostBackend(TorchBackend):
+    """On a CPU the host may look: a row that is not taken costs nothing, and one that is taken needs no mask."""
+
+    sees_numbers = True
+
+    def push(
+        self,
+        window: Any,  # noqa: ANN401 - a Window, which stands above
+        row: Tensor,
+        sums: Tensor,
+        betas: tuple[float, float],
+        accept: Tensor | None,
+        carry: tuple[Tensor, Tensor] | None,
+    ) -> Tensor:
+        """Age every row, write ``row`` over the oldest, and copy what is carried; see `Window.push`."""
+        newest = torch.zeros_like(window.decay)
+        for index, part in window.parts:
+            own, columns = (sums, None) if index is None else (sums[index], slice(*window.borders[index : index + 2]))
+            accepted = accept is None or bool(accept[index] if accept.dim() else accept)
+            if not accepted or not (int(part.count) > 0 or float(own[-1]) > 0):
+                continue
+            slot = int(part.position)
+            part.rows[slot].copy_(row if columns is None else row[columns])
+            if carry is not None:
+                target, source = carry if columns is None else (carry[0][columns], carry[1][columns])
+                target.copy_(source)
+            entries = own[:-1].clone()
+            entries[slot] = own[-1]
+            part.gram.select(0, slot).copy_(entries)
+            part.gram.select(1, slot).copy_(entries)
+            for weights, beta in ((part.decay, betas[1]), (part.momentum, betas[0])):
+                if beta != 1:
+                    weights.mul_(beta)
+                weights.select(0, slot).fill_(1.0)
+            part.position.fill_((slot + 1) % window.size)
+            part.count.fill_(min(int(part.count) + 1, window.size))
+            (newest if index is None else newest[index]).select(0, slot).fill_(1.0)
+        return newest
+
+
+def _add_buffer(block: Any, rows: list[Tensor], buffer: str, beta: float, ahead: bool) -> None:  # noqa: ANN401 - a Block
+    """v = g + β b for rows g, in place, or g + β v with ``ahead``; v is what becomes of the buffer."""
+    flat, views = block.buffers[buffer]
+    buffers = [flat] if block.complete else [v for v, (_, p) in zip(views, block.allotted, strict=True) if p.grad is not None]
+    rows = [block.row] if block.complete else rows  # one flat operation serves for all
+    updated = rows
+    if ahead:
+        updated = list(torch._foreach_add(rows, buffers, alpha=beta))
+    torch._foreach_add_(rows, updated if ahead else buffers, alpha=beta)
+    if block.complete:
+        block.carry = flat, updated[0]
+    else:
+        block.pending = list(zip(buffers, updated, strict=True))
+
+
+def _replace_row(rows: Tensor, slot: Tensor, row: Tensor, taken: Tensor) -> None:
+    slot = slot[None]
+    kept = rows.index_select(0, slot).squeeze(0)
+    rows.index_copy_(0, slot, torch.where(taken, row.to(rows.dtype), kept, out=kept)[None])

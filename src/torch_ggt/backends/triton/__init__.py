@@ -1,0 +1,147 @@
+"""The verbs of a step in Triton, for NVIDIA GPUs. `backends.plain` is their specification.
+
+Gradients in and parameters out are one launch each where all tensors of a model are as they mostly are: of one dtype,
+contiguous, and each with a gradient. Where they are not, plain torch gathers and applies.
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import increment_version
+
+from torch_ggt.backends.plain import Scratch, TorchBackend
+from torch_ggt.backends.triton import passes, ring, root, tensors
+from torch_ggt.backends.triton.spans import Spans
+
+__all__ = ["TritonBackend", "check"]
+
+
+def check(device: torch.device) -> None:
+    """Raise whatever goes wrong when a kernel is built and run: no C compiler, a driver that is too old."""
+    with torch.no_grad():
+        passes.gram_row(torch.ones(1, 1, device=device), torch.ones(1, device=device), Spans([0, 1], 1, device))
+
+
+class TritonBackend(TorchBackend):
+    """Every verb as one or two launches. None of them waits for the device."""
+
+    def gather(self, block: Any, *, buffer: str | None = None, beta: float = 0.0, ahead: bool = False) -> None:  # noqa: ANN401
+        """As `TorchBackend.gather`; in one launch where the gradients can be read by a table of addresses."""
+        gradients = block.gradients()
+        table = self.table(block, "gradients", gradients)
+        negate = {group["maximize"] for group, _, _ in block.runs}
+        if table is None or len(negate) > 1:
+            super().gather(block, buffer=buffer, beta=beta, ahead=ahead)
+            return
+        block.complete, block.active = True, None
+        momentum = None if buffer is None else block.buffers[buffer][0]
+        updated = torch.empty_like(block.row) if ahead and momentum is not None else None
+        tensors.gather(
+            table,
+            block.addresses["gradients"],
+            gradients[0].dtype,
+            spans_of(block.window.rows, block.borders),
+            block.row,
+            momentum=momentum,
+            beta=beta,
+            updated=updated,
+            negate=negate.pop(),
+        )
+        block.carry = None if momentum is None else (momentum, block.row if updated is None else updated)
+        block.pending = []
+
+    def measure(self, rows: Tensor, row: Tensor, runs: Sequence[int] | None, scratch: Scratch | None = None) -> Tensor:
+        """As `TorchBackend.measure`."""
+        sums = passes.gram_row(rows, row, spans_of(rows, runs))
+        return sums[0] if runs is None else sums
+
+    def push(
+        self,
+        window: Any,  # noqa: ANN401 - a Window, which stands above
+        row: Tensor,
+        sums: Tensor,
+        betas: tuple[float, float],
+        accept: Tensor | None,
+        carry: tuple[Tensor, Tensor] | None,
+    ) -> Tensor:
+        """As `TorchBackend.push`: one launch for the small state, one for the row."""
+        accept = torch.ones((), dtype=torch.bool, device=row.device) if accept is None else accept
+        state = (window.gram, window.decay, window.momentum, window.position, window.count)
+        newest, slots = ring.admit(sums.view(-1, window.size + 1), accept, state, betas)
+        ring.write(window.rows, row, slots, spans_of(window.rows, window.borders), carry)
+        return newest.view(window.decay.shape)
+
+    def coefficients(
+        self,
+        window: Any,  # noqa: ANN401 - a Window, which stands above
+        rhs: Tensor,
+        *,
+        eps: float,
+        jitter: float,
+        solver: str,
+        tolerance: float,
+    ) -> Tensor:
+        """As `TorchBackend.coefficients`; the shifted solves are one launch."""
+        if solver == "eigh" or jitter == 0:
+            return super().coefficients(window, rhs, eps=eps, jitter=jitter, solver=solver, tolerance=tolerance)
+        r = window.size
+        grams, decays = window.gram.view(-1, r, r), window.decay.view(-1, r)
+        found = root.coefficients(grams, decays, rhs.reshape(-1, r), eps=eps, jitter=jitter, tolerance=tolerance)
+        return found.view(rhs.shape)
+
+    @staticmethod
+    def expand(  # type: ignore[override]
+        rows: Tensor, coefficients: Tensor, gram: Tensor, out: Tensor, borders: Sequence[int] | None = None
+    ) -> Tensor:
+        """As `plain.expand`."""
+        return passes.expand(rows, coefficients.view(-1, rows.shape[0]), spans_of(rows, borders), out)
+
+    def descend(self, block: Any, coefficients: Tensor, taken: Tensor) -> bool:  # noqa: ANN401 - a Block
+        """p ← (1 - lr·weight_decay) p - lr·G c in the pass that makes G c; False if the tensors are not fit for it."""
+        if not block.complete:
+            return False
+        parameters = block.parameters if block.all_here else block.values()
+        table = self.table(block, "values", parameters)
+        if table is None:
+            return False
+        window = block.window
+        weights = (window.decay * coefficients).view(-1, window.size)
+        for group, first, last in block.runs:
+            lr = group["lr"]
+            tensors.update(
+                window.rows,
+                weights,
+                table,
+                block.addresses["values"],
+                parameters[0].dtype,
+                spans_of(window.rows, block.borders),
+                (first, last),
+                matrix_of=block.matrix_of,
+                lr=lr.reshape(()).to(block.row.device) if isinstance(lr, Tensor) else lr,
+                weight_decay=group["weight_decay"],
+                taken=taken,
+            )
+        increment_version(parameters)  # autograd has not seen them change
+        return True
+
+    def table(self, block: Any, kind: str, found: Sequence[Tensor | None]) -> Tensor | None:  # noqa: ANN401 - a Block
+        """The addresses of all gradients or of all parameters, on the device; None if there can be no table."""
+        if block.row.dtype != torch.float32 or any(tensor is None for tensor in found):
+            return None
+        if kind not in block.addresses:
+            block.addresses[kind] = tensors.Addresses(block.numels, block.row.device)
+        return block.addresses[kind].of(found)  # type: ignore[no-any-return]
+
+
+def spans_of(rows: Tensor, borders: Sequence[int] | None) -> Spans:
+    """The pieces in which a GPU takes the columns; made once for every shape."""
+    whole = (0, rows.shape[1]) if borders is None else tuple(borders)
+    return _spans(whole, rows.shape[0], rows.device)
+
+
+@functools.cache  # never dropped: a CUDA graph may hold its address
+def _spans(borders: tuple[int, ...], rows: int, device: torch.device) -> Spans:
+    return Spans(borders, rows, device)

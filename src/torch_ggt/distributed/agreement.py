@@ -1,0 +1,125 @@
+"""One exchange before ranks act together: what they are about to do must be the same on all of them.
+
+It happens when state is made or loaded, and never in a steady step. A rank that cannot go on says so here, so that all
+ranks raise and none waits for it.
+"""
+
+import hashlib
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from torch_ggt.distributed.pieces import Piece
+
+__all__ = ["Claim", "agree", "digest"]
+
+
+class Claim(NamedTuple):
+    """What a rank is about to do."""
+
+    options: Any
+    """Must be alike on all ranks."""
+    parameters: Sequence[tuple[str, Tensor]] = ()
+    """Named, in order."""
+    gradients: Sequence[tuple[str, bool]] = ()
+    """Which parameters have a gradient."""
+
+
+def agree(group: Any, claim: Callable[[], Claim], piece_of: Callable[[Tensor], Piece]) -> dict[Tensor, int]:  # noqa: ANN401
+    """Compare the claims of all ranks, and count how many ranks hold the piece of each parameter that is here.
+
+    An error on one rank is an error on every rank.
+
+    Args:
+        group: the ranks.
+        claim: makes the claim of this rank; it may raise.
+        piece_of: the piece of a parameter that this rank holds.
+    """
+    given, pieces, error = Claim(None), [], None
+    try:
+        given = claim()
+        pieces = [piece_of(parameter) for _, parameter in given.parameters]
+    except Exception as problem:
+        given, pieces, error = Claim(None), [], problem
+    mine = {
+        "error": None if error is None else f"{type(error).__name__}: {error}",
+        "options": given.options,
+        "gradients": list(given.gradients),
+        "parameters": [
+            (name, piece.shape, str(parameter.dtype))
+            for (name, parameter), piece in zip(given.parameters, pieces, strict=True)
+        ],
+    }
+    # A thousand ranks have a lot to say, and mostly one thing: words travel only where they differ.
+    boxes = [(piece.offsets, piece.sizes) for piece in pieces]
+    everyone = _gathered(group, (hashlib.sha256(repr(mine).encode()).digest(), boxes))
+    if any(fingerprint != everyone[0][0] for fingerprint, _ in everyone) or error is not None:
+        claims = _gathered(group, mine)
+        if error is not None:
+            raise error
+        _compare(claims)
+    replicas = {}
+    for index, ((name, parameter), piece) in enumerate(zip(given.parameters, pieces, strict=True)):
+        of_ranks = [their_boxes[index] for _, their_boxes in everyone]
+        _check_tiling(name, piece, of_ranks)
+        replicas[parameter] = of_ranks.count((piece.offsets, piece.sizes))
+    return replicas
+
+
+def _gathered(group: Any, value: Any) -> list[Any]:  # noqa: ANN401 - anything that can be pickled
+    everyone: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(everyone, value, group=group)
+    return everyone
+
+
+def digest(tensors: Sequence[Tensor]) -> int:
+    """A number that differs where the bits of these tensors do, most probably."""
+    found = 0
+    for tensor in tensors:
+        found = zlib.crc32(bytes(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).tolist()), found)
+    return found
+
+
+def _compare(everyone: list[dict[str, Any]]) -> None:
+    """Raise, alike on every rank, where the claims of the ranks differ."""
+    failed = [f"rank {rank}: {claim['error']}" for rank, claim in enumerate(everyone) if claim["error"] is not None]
+    if failed:
+        raise RuntimeError(f"GGT: another rank of the process group has failed. {'; '.join(failed)}")
+    first = everyone[0]
+    for rank, claim in enumerate(everyone):
+        for (name, one), (other_name, other) in zip(first["gradients"], claim["gradients"], strict=False):
+            if name == other_name and one != other:
+                has, has_not = (0, rank) if one else (rank, 0)
+                raise ValueError(
+                    f"GGT: ranks disagree: rank {has} has a gradient for {name}, and rank {has_not} has none. All "
+                    "ranks must have gradients for the same parameters; a gradient of zeros will do."
+                )
+        if claim["options"] != first["options"]:
+            raise ValueError(
+                f"GGT: ranks disagree: rank 0 has {first['options']}, rank {rank} has {claim['options']}. All ranks "
+                "must make the same optimizer, load the same state, and have gradients for the same parameters."
+            )
+        for one, other in zip(first["parameters"], claim["parameters"], strict=True):
+            if one != other:
+                raise ValueError(
+                    f"GGT: ranks disagree on a parameter: rank 0 has {_words(one)}, rank {rank} has {_words(other)}. "
+                    "All ranks must give the same list in the same order."
+                )
+
+
+def _words(parameter: tuple[str, tuple[int, ...], str]) -> str:
+    name, shape, dtype = parameter
+    return f"{name} of shape {shape} and dtype {dtype}"
+
+
+def _check_tiling(name: str, piece: Piece, boxes: list[tuple[tuple[int, ...], tuple[int, ...]]]) -> None:
+    held = sum(torch.Size(sizes).numel() for _, sizes in set(boxes))
+    if held != piece.numel:
+        raise ValueError(
+            f"GGT: the ranks of the process group hold {held} of the {piece.numel} elements of {name}; give "
+            "process_group the group of all ranks that hold a part of it"
+        )

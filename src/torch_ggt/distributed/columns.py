@@ -1,0 +1,282 @@
+"""Where the columns of a window live: all in this process (`Local`), or split over ranks (`Sharded`).
+
+The Gram matrix is a sum over columns. So any split of the columns costs one all-reduce in a step, of r + 1 numbers for
+each matrix; all other work is local to its columns.
+
+Several ranks may hold one piece of a parameter (replicas of a hybrid split, parameters that are not split). Each of them
+adds its sums divided by their number, and the sum runs over all ranks. A number that is not finite on *any* rank then
+reaches all of them, and all of them get one result, bit for bit.
+
+A step is exactly one all-reduce, of a length that was agreed before. A rank whose set of gradients has changed sends NaN
+and one more in the last number: every rank skips that step. If all ranks have changed, they agree anew and go on; if
+only some have, those raise (`Sharded.changed`). A rank that raises for another reason leaves its peers to the timeout of
+the process group, as with every torch optimizer.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.autograd.graph import increment_version
+
+from torch_ggt.distributed.agreement import Claim, agree
+from torch_ggt.distributed.gathering import Gathering
+from torch_ggt.distributed.pieces import Piece, is_dtensor, piece_of_dtensor, slice_of, whole
+
+__all__ = ["Columns", "Local", "Sharded", "check_group", "choose"]
+
+_ONLY_SOME = (
+    "GGT: ranks disagree: this rank has gradients for other parameters than in the step before, other dtypes, or another "
+    "state, and another rank goes on as before. All ranks must have gradients for the same parameters, of the same "
+    "dtypes, and load the same state. Every rank has skipped this step; nothing was changed."
+)
+
+
+class Columns(Protocol):
+    """Sums over all the columns of a window, wherever they are, and what each rank has of a parameter."""
+
+    alone: bool
+    """Whether all columns are in this process."""
+    rank: int
+    ranks: int
+
+    def sum(self, blocks: Sequence[Any]) -> Tensor:
+        """Complete ``block.sums`` of every block; whether the step is taken, bool, ()."""
+        ...
+
+    def total(self, partial: Tensor) -> Tensor:
+        """The sum of ``partial`` over all ranks, one result for all of them."""
+        ...
+
+    def piece(self, parameter: Tensor) -> Piece:
+        """What of ``parameter`` has its columns here."""
+        ...
+
+    def weight(self, parameter: Tensor) -> float:
+        """One divided by the number of ranks that hold this very piece."""
+        ...
+
+    def gradient(self, parameter: Tensor, piece: Piece) -> Tensor:
+        """The piece of a gradient, real."""
+        ...
+
+    def restore(self, piece: Piece, value: Tensor) -> Tensor:
+        """The piece of a saved tensor (..., *piece.shape)."""
+        ...
+
+    def agree(self, claim: Callable[[], Claim]) -> None:
+        """Raise on all ranks, unless all are about to do one thing."""
+        ...
+
+    def changed(self, length: int, device: torch.device) -> None:
+        """Join the all-reduce of a step that this rank cannot make; return if no rank can, raise otherwise."""
+        ...
+
+    def share(self, blocks: Sequence[Any]) -> None:
+        """Give all ranks the pieces of parameters that each of them has changed."""
+        ...
+
+
+def all_finite(blocks: Sequence[Any]) -> Tensor:
+    """Whether this step is taken, decided before anything is written, for all blocks alike.
+
+    The square of a row is not finite exactly if an element of it is not, or if the square overflows float64.
+    """
+    largest = []
+    for block in blocks:
+        square = block.sums[..., -1]
+        largest.append(square.amax() if square.dim() else square)  # NaN, if there is one
+    if len(largest) == 1:
+        return largest[0] < torch.inf
+    home = largest[0].device
+    return torch.stack([square.to(home) for square in largest]).amax() < torch.inf
+
+
+class Local:
+    """All columns are in this process."""
+
+    alone = True
+    rank, ranks = 0, 1
+
+    sum = staticmethod(all_finite)  # the sums are complete
+
+    def total(self, partial: Tensor) -> Tensor:
+        """``partial`` itself."""
+        return partial
+
+    def piece(self, parameter: Tensor) -> Piece:
+        """All of it."""
+        if is_dtensor(parameter):
+            raise RuntimeError("a DTensor needs columns that know its ranks; Local has none")
+        return whole(parameter)
+
+    def weight(self, parameter: Tensor) -> float:
+        """One: no other process has it."""
+        return 1.0
+
+    def gradient(self, parameter: Tensor, piece: Piece) -> Tensor:
+        """All of it."""
+        assert parameter.grad is not None
+        return piece.local(parameter.grad)
+
+    def restore(self, piece: Piece, value: Tensor) -> Tensor:
+        """``value`` itself, or all of it if it was saved in pieces."""
+        return _full(value)
+
+    def agree(self, claim: Callable[[], Claim]) -> None:
+        """Nobody is there to disagree; what ``claim`` raises is raised."""
+        claim()
+
+    def changed(self, length: int, device: torch.device) -> None:
+        """Nobody else has to know."""
+
+    def share(self, blocks: Sequence[Any]) -> None:
+        """Nobody else needs them."""
+
+
+class Sharded:
+    """The columns are split over the ranks of a process group.
+
+    DTensors stay split as they are. Plain parameters are alike on all ranks before and after a step.
+
+    Args:
+        group: all the ranks that hold a part of any parameter.
+        split: cut plain parameters, too: each rank keeps the window of its part alone, makes the step there, and the
+            parts are gathered. Otherwise every rank makes the whole step of a plain parameter.
+    """
+
+    alone = False
+
+    def __init__(self, group: Any, *, split: bool) -> None:  # noqa: ANN401 - a ProcessGroup
+        _check_alive(group)
+        self.group = group
+        self.split = split
+        self.rank = dist.get_rank(group)
+        self.ranks = dist.get_world_size(group)
+        if self.rank < 0:
+            raise ValueError("GGT: this process is not part of the process_group it was given")
+        self._meshes: dict[str, Any] = {}
+        self._replicas: dict[Tensor, int] = {}
+        self._gathering = Gathering(group)
+
+    def sum(self, blocks: Sequence[Any]) -> Tensor:
+        """Add up the sums of all blocks and ranks by one all-reduce; whether all of them are finite."""
+        home = blocks[0].sums.device
+        parts = [block.sums.reshape(-1).to(home) for block in blocks]
+        nobody_has_changed = torch.zeros(1, dtype=torch.float64, device=home)
+        flat = self.total(torch.cat([*parts, nobody_has_changed]))
+        for block, part in zip(blocks, flat[:-1].split([part.numel() for part in parts]), strict=True):
+            block.sums = part.view(block.sums.shape).to(block.sums.device)
+        return all_finite(blocks)
+
+    def total(self, partial: Tensor) -> Tensor:
+        """The sum over all ranks, the same bits on each."""
+        _check_alive(self.group)
+        total = partial.clone()
+        dist.all_reduce(total, group=self.group)
+        return total
+
+    def changed(self, length: int, device: torch.device) -> None:
+        """Send NaN in the all-reduce of a step, and count the ranks that do; this waits for the device."""
+        sums = torch.full((length + 1,), torch.nan, dtype=torch.float64, device=device)
+        sums[-1] = 1.0
+        if int(self.total(sums)[-1]) != self.ranks:
+            raise RuntimeError(_ONLY_SOME)
+
+    def piece(self, parameter: Tensor) -> Piece:
+        """A DTensor's own shard; of a plain parameter the part of this rank if we split, else all."""
+        if is_dtensor(parameter):
+            return piece_of_dtensor(parameter)
+        if not self.split:
+            return whole(parameter)
+        return slice_of(parameter, self.rank, self.ranks, self._mesh(parameter.device.type))
+
+    def weight(self, parameter: Tensor) -> float:
+        """Known since the ranks agreed."""
+        return 1 / self._replicas[parameter]
+
+    def gradient(self, parameter: Tensor, piece: Piece) -> Tensor:
+        """The piece of the gradient; one that is split otherwise than its parameter is split anew."""
+        gradient: Any = parameter.grad
+        if is_dtensor(gradient) and gradient.placements != parameter.placements:  # type: ignore[attr-defined]
+            gradient = gradient.redistribute(placements=parameter.placements)  # type: ignore[attr-defined]
+        return piece.local(gradient)
+
+    def restore(self, piece: Piece, value: Any) -> Tensor:  # noqa: ANN401 - a Tensor or a DTensor
+        """The piece of a saved tensor, plain or split in any way."""
+        if piece.presents(value):
+            here: Tensor = value.to_local()
+            return here
+        return piece.cut(_full(value))
+
+    def agree(self, claim: Callable[[], Claim]) -> None:
+        """Compare what all ranks are about to do, and count who holds which piece."""
+        _check_alive(self.group)
+        self._replicas.update(agree(self.group, claim, self.piece))
+
+    def share(self, blocks: Sequence[Any]) -> None:
+        """Gather the parts of plain parameters that we split; autograd is told of the shards that we changed."""
+        parameters = [p for block in blocks for _, p in block.allotted if p.grad is not None]
+        increment_version([p for p in parameters if is_dtensor(p)])
+        if self.split and self.ranks > 1:
+            self._gathering.share([p for p in parameters if not is_dtensor(p)])
+
+    def _mesh(self, device_type: str) -> Any:  # noqa: ANN401 - a DeviceMesh
+        if device_type not in self._meshes:
+            from torch.distributed.device_mesh import DeviceMesh  # noqa: PLC0415
+
+            self._meshes[device_type] = DeviceMesh.from_group(self.group, device_type)
+        return self._meshes[device_type]
+
+
+def choose(process_group: Any, parameters: Sequence[Any]) -> Columns:  # noqa: ANN401 - a ProcessGroup or None
+    """The columns of these parameters: over the group that was given, over the ranks of DTensors, or all here."""
+    if process_group is not None:
+        return Sharded(process_group, split=True)
+    meshes = [parameter.device_mesh for parameter in parameters if is_dtensor(parameter)]
+    return Sharded(_group_of(meshes), split=False) if meshes else Local()
+
+
+def _full(value: Any) -> Tensor:  # noqa: ANN401 - a Tensor or a DTensor
+    whole_value: Tensor = value.full_tensor() if is_dtensor(value) else value
+    return whole_value
+
+
+def check_group(process_group: Any) -> None:  # noqa: ANN401 - anything a user passes
+    """Raise unless this is a process group that exists."""
+    if not dist.is_available() or not isinstance(process_group, dist.ProcessGroup):
+        raise TypeError(
+            f"GGT: process_group must be a torch.distributed.ProcessGroup or None, got {process_group!r}; e.g. "
+            "torch.distributed.group.WORLD after init_process_group(), or device_mesh.get_group()"
+        )
+    _check_alive(process_group)
+
+
+def _check_alive(group: Any) -> None:  # noqa: ANN401 - a ProcessGroup
+    if not dist.is_available() or not dist.is_initialized():
+        raise RuntimeError(
+            "GGT: its process group does not exist: torch.distributed is not initialized, or was destroyed. Call "
+            "torch.distributed.init_process_group() first, and make the optimizer after it."
+        )
+    try:
+        dist.get_backend(group)
+    except (ValueError, RuntimeError) as error:
+        raise RuntimeError(
+            "GGT: its process group was destroyed; make a new group and a new optimizer, and load its state_dict"
+        ) from error
+
+
+def _group_of(meshes: list[Any]) -> Any:  # noqa: ANN401 - a ProcessGroup
+    """A group of all the ranks of these meshes that exists already."""
+    ranks = {rank for mesh in meshes for rank in mesh.mesh.flatten().tolist()}
+    for mesh in meshes:
+        if mesh.ndim == 1 and set(mesh.mesh.tolist()) == ranks:
+            return mesh.get_group()
+    if ranks == set(range(dist.get_world_size())):
+        return dist.group.WORLD
+    raise ValueError(
+        f"GGT: the parameters are DTensors on ranks {sorted(ranks)}, and there is no process group of exactly these; "
+        "give process_group=torch.distributed.new_group(ranks)"
+    )

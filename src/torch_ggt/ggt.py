@@ -1,0 +1,100 @@
+"""GGT, the paper's optimizer: its options, and what they mean. The step is in `step`, the rules are in `rules`."""
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from torch_ggt.step import FullMatrixOptimizer
+
+if TYPE_CHECKING:  # a build of torch without distributed has none
+    from torch.distributed import ProcessGroup
+
+__all__ = ["GGT"]
+
+
+class GGT(FullMatrixOptimizer):
+    r"""Full-matrix adaptive optimization: Adam with the whole second-moment matrix instead of its diagonal.
+
+    .. math:: x_{t+1} = x_t - \eta\,s\,[(G_t G_t^\top + \delta I)^{1/2} + \varepsilon I]^{-1} v_t,
+
+    where the columns of G are the last r momentum vectors (or gradients), each times β₂ for every step of age. The step
+    is exact and costs two passes over the window. Its length, before lr and the factor s of ``adjust_lr_fn``, is at most
+    one, whatever the scale of the loss (with history="gradient": at most the length of its momentum weights).
+
+    Every option that a YAML file can hold may be a string or a number.
+
+    Args:
+        params: parameters, named parameters, or param groups. ``lr``, ``weight_decay``, ``maximize`` and ``finish`` may
+            differ between groups; groups that share a matrix must agree on all other options.
+        lr: learning rate η, a float or a 1-element tensor.
+        betas: (β₁, β₂): momentum, in [0, 1); decay of the window for each step of age, in (0, 1]. With β₂ = 1 the
+            window alone forgets.
+        eps: ε ≥ 0, absolute as in the paper.
+        weight_decay: decoupled, as in AdamW.
+        window: r, how many past steps the matrix is made of. The window takes ``window`` times the memory of the
+            trainable parameters.
+        window_dtype: torch.float32, torch.bfloat16 (half the memory and time), torch.float64, or the name of one. None:
+            float64 if a parameter has that dtype, else float32.
+        history: what the window stores: "momentum" (the paper's tweak), or "gradient" (its Algorithm 1 as printed;
+            momentum is then truncated to the window and needs β₁ ≤ β₂). It is the name of a rule in
+            `torch_ggt.rules.RULES`.
+        scope: one full matrix for the whole "model" (the paper), one for each param "group", or one for each
+            "parameter". It is the name of a function in `torch_ggt.scopes.SCOPES`.
+        finish: what becomes of each tensor's step: "none" (the paper). It is a name in `torch_ggt.finish.FINISHES`.
+        sgd_scale: ≥ 0, adds sgd_scale·v to the preconditioned step: the paper's interpolation with SGD. It gives up
+            the bound on the length of the step and the invariance to the scale of the loss.
+        jitter: δ = jitter·tr(GᵀG)/r, the paper's numerical safeguard: 0, or from 1e-10 to 1. After a gradient spike of
+            relative size S the steps are short, about min(1, √(window/jitter)/S), until it has left the window.
+        nesterov: precondition the look-ahead g + β₁v.
+        adjust_lr_fn: "match_rms_adamw" multiplies the step by 0.2·√d, so that learning rates tuned for AdamW carry
+            over; "original" is the paper's step.
+        solver: "eigh", "cholesky" (needs jitter > 0), or "auto": eigh on a CPU, cholesky elsewhere.
+        nonfinite: a NaN or Inf in a gradient: "skip" leaves everything as it was and counts it in `skipped`; "raise"
+            names the first offending parameter. "raise" waits for the device at each step.
+        maximize: maximize the objective.
+        capturable: no checks on the host, for CUDA graph capture. All state lives on the device either way.
+        cuda_graph: on one GPU, make a CUDA graph of the step after a few steps, and start it with one call: for small
+            models, and hosts that are slower than the device. A step that cannot be a graph (``nonfinite="raise"``,
+            ``solver="eigh"``, no Triton, parameters without a gradient) is made without one. Not saved with the state.
+        process_group: for models that are alike on several ranks (DDP): the ranks over which the window and the
+            work of a step are split. DTensors (FSDP2, tensor parallel) are split already and need none; see
+            docs/distributed.md.
+
+    Example:
+        >>> model = torch.nn.Linear(3, 1)
+        >>> optimizer = GGT(model.parameters(), lr=1e-3)
+        >>> model(torch.randn(8, 3)).square().mean().backward()
+        >>> optimizer.step()
+
+    Reference: Agarwal, Bullins, Chen, Hazan, Singh, Zhang, Zhang, *Efficient Full-Matrix Adaptive Regularization*,
+    ICML 2019.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float, float] = (0.9, 1.0),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        *,
+        window: int = 20,
+        window_dtype: torch.dtype | str | None = None,
+        history: str = "momentum",
+        scope: str = "model",
+        finish: str = "none",
+        sgd_scale: float = 0.0,
+        jitter: float = 1e-6,
+        nesterov: bool = False,
+        adjust_lr_fn: str = "match_rms_adamw",
+        solver: str = "auto",
+        nonfinite: str = "skip",
+        maximize: bool = False,
+        capturable: bool = False,
+        cuda_graph: bool = False,
+        process_group: "ProcessGroup | None" = None,
+    ) -> None:
+        options = {name: value for name, value in locals().items() if name not in ("self", "params", "__class__")}
+        super().__init__(params, **options)

@@ -1,0 +1,19 @@
+"""The state of an optimizer: flat tensors for the step, and what ``optimizer.state`` says of them.
+
+`block` holds the flat tensors of matrices that make a step together. `live` makes them and keeps them in agreement with
+``optimizer.state``. `saved` turns them into a ``state_dict``, checks one, and loads it.
+
+========================  =========================  =================================================================
+state of                  key                        value
+========================  =========================  =================================================================
+every parameter           ``window``                 (r, *shape), the dtype of the rows: its columns of W
+.                         ``momentum_buffer``        shape, float32 or float64; absent with history="gradient"
+the first parameter       ``gram``                   (r, r) float64: K
+of a matrix               ``decay``, ``momentum``    (r,) float64: age weights
+.                         ``position``, ``count``    int64: ring position, rows filled
+.                         ``skipped``                int64: steps skipped for a gradient that was not finite
+========================  =========================  =================================================================
+
+A complex parameter appears as its real and imaginary parts, with a last dimension of 2. Where columns are split over
+ranks, the live state holds the part of this rank as plain tensors, and a ``state_dict`` holds DTensors.
+"""

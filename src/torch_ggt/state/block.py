@@ -1,0 +1,231 @@
+"""A block: full matrices that make their steps together, and the flat tensors with which they do.
+
+The matrices of one block share one flat window, each over columns of its own. Columns are given to a parameter at its
+first gradient, so that frozen parameters cost nothing.
+"""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torch_ggt.backends.plain import TorchBackend
+from torch_ggt.distributed.columns import Columns
+from torch_ggt.distributed.pieces import Piece, whole
+from torch_ggt.finish import FINISHES
+from torch_ggt.layout import Layout
+from torch_ggt.memory import allocate_window
+from torch_ggt.options import row_dtype
+from torch_ggt.parameters import Member, common_device
+from torch_ggt.rules import RULES
+from torch_ggt.sinks import Gradients, Parameters
+from torch_ggt.window import Window
+
+__all__ = ["ALIGNMENT", "MATRIX_KEYS", "Block", "matrix_key"]
+
+# Rows, and the columns of each parameter, start at multiples of this many elements, and zeros fill the gaps: the
+# kernels of a GPU load 16 bytes at a time.
+ALIGNMENT = 64
+
+MATRIX_KEYS = ("gram", "decay", "momentum", "position", "count")
+"""What a window keeps for each matrix; ``skipped`` is kept beside them."""
+
+
+def matrix_key(window: str, key: str) -> str:
+    """Under which key the state of a matrix is saved: the first window has plain names, a second one its own."""
+    return key if window == "window" else f"{window}_{key}"
+
+
+class Block:
+    """Full matrices that make their steps together.
+
+    Args:
+        matrices: the members of each, all of one device and with the options of one param group.
+        columns: which of their columns are on this rank.
+        sink: where their steps go.
+
+    Attributes:
+        options: the param group that speaks for all of them.
+        allotted: the members that have columns, in the order of the columns.
+        runs: (param group, first, last + 1): neighbours in ``allotted`` that belong to one group.
+        window: the flat window; ``windows`` holds it and those that the rule asks for besides.
+        row: flat, what enters the window, then the step; ``row_views`` are its parts, one for each parameter.
+        buffers: by name, a flat tensor and its parts.
+        rms_scale: 0.2·√(elements of the matrix): the factor of adjust_lr_fn="match_rms_adamw".
+        sums, carry, pending, active, complete: of the step that is under way; see `backends.plain`.
+    """
+
+    def __init__(
+        self, matrices: list[list[Member]], columns: Columns, sink: Parameters | Gradients | None = None
+    ) -> None:
+        self.matrices = matrices
+        self.members = [member for matrix in matrices for member in matrix]
+        self.columns = columns
+        self.sink = Parameters() if sink is None else sink
+        self.options = self.members[0][0]
+        self.rule = RULES[self.options["history"]]
+        self.finishes = any(FINISHES[group["finish"]] is not None for group, _ in self.members)
+        self.allotted: list[Member] = []
+        self.entries: list[tuple[Tensor, dict[str, Any]]] = []
+        """(parameter, its dictionary in the state), as it was when this block was attached."""
+        self.published: list[tuple[dict[str, Any], str, Tensor]] = []
+        """(dictionary, key, tensor): what this block has put into the state."""
+        self.sums: Tensor
+        self.carry: tuple[Tensor, Tensor] | None = None
+        self.pending: list[tuple[Tensor, Tensor]] = []
+        self.active: Tensor | None = None
+        self.complete = True
+
+    # ---- making ----------------------------------------------------------------------------------------------------
+
+    def prepared(self, allotted: list[Member], dtype: torch.dtype, spares: "Sequence[Block]") -> "Block":
+        """A block like this one with flat tensors for ``allotted``: new ones, or those of a spare block that fit.
+
+        Args:
+            allotted: the members that get columns.
+            dtype: of the rows.
+            spares: blocks that are no longer needed. With their tensors, a state loads where memory holds one window.
+        """
+        made = Block(self.matrices, self.columns, self.sink)
+        made.allotted = allotted
+        parameters = [p for _, p in allotted]
+        device = common_device(allotted)
+        made.pieces = [self.columns.piece(p) for p in parameters]
+        layout = Layout([piece.local(p) for p, piece in zip(parameters, made.pieces, strict=True)], ALIGNMENT)
+        made._arrange(layout)
+        size = self.options["window"]
+        spare = next((block for block in spares if block._fits(made, size, dtype, device)), None)
+        if spare is not None:
+            made.windows, made.row, made.skipped = spare.windows, spare.row, spare.skipped
+            made.buffers = spare.buffers
+        else:
+            made.windows = {
+                name: allocate_window(size, layout.columns, dtype, device, made.matrix_borders)
+                for name in ("window", *self.rule.windows)
+            }
+            made.row = torch.zeros(layout.columns, dtype=torch.promote_types(dtype, torch.float32), device=device)
+            flats = {name: torch.zeros_like(made.row) for name in made._buffer_names()}
+            made.buffers = {name: (flat, layout.views(flat)) for name, flat in flats.items()}
+            made.skipped = torch.zeros_like(made.windows["window"].count)
+        made.window = made.windows["window"]
+        made.backend = made.window.backend
+        applied_as_it_is = not self.finishes and self.rule.follow is None and isinstance(self.sink, Parameters)
+        made.descends = made.backend.descend is not None and applied_as_it_is
+        made.row_views = layout.views(made.row)
+        made.window_views = {name: layout.views(window.rows) for name, window in made.windows.items()}
+        numels = [sum(whole(p).numel for _, p in matrix) for matrix in made.allotted_matrices]
+        scales = 0.2 * torch.tensor(numels, dtype=torch.float64, device=device).sqrt()
+        made.rms_scale = scales[:, None] if made.batched else scales[0]
+        owners = [index for index, matrix in enumerate(made.allotted_matrices) for _ in matrix]
+        made.matrix_of = torch.tensor(owners, dtype=torch.int32, device=device) if made.batched else None
+        return made
+
+    def _arrange(self, layout: Layout) -> None:
+        """What follows from ``allotted`` and the columns of each parameter."""
+        chosen = {id(p) for _, p in self.allotted}
+        self.allotted_matrices = [[m for m in matrix if id(m[1]) in chosen] for matrix in self.matrices]
+        self.allotted_matrices = [matrix for matrix in self.allotted_matrices if matrix]
+        self.batched = len(self.matrices) > 1
+        self.borders, self.numels = tuple(layout.borders), layout.numels
+        firsts = itertools.accumulate((len(matrix) for matrix in self.allotted_matrices), initial=0)
+        self.matrix_borders = tuple(layout.borders[first] for first in firsts) if self.batched else None
+        self.runs = []
+        for _, run in itertools.groupby(enumerate(self.allotted), lambda item: id(item[1][0])):
+            members = list(run)
+            self.runs.append((members[0][1][0], members[0][0], members[-1][0] + 1))
+        self.parameters = [p for _, p in self.allotted]
+        self.all_here = self.columns.alone and not any(p.is_complex() for _, p in self.allotted)
+        self.addresses: dict[str, Any] = {}
+        self._missing: tuple[tuple[bool, ...], Tensor] | None = None
+        self._kept: list[Tensor] = []
+
+    def _fits(self, made: "Block", size: int, dtype: torch.dtype, device: torch.device) -> bool:
+        """Whether the flat tensors of this block are those that ``made`` needs."""
+        return bool(
+            self.allotted
+            and [id(p) for _, p in self.allotted] == [id(p) for _, p in made.allotted]
+            and self.borders == made.borders
+            and self.matrix_borders == made.matrix_borders
+            and (self.window.size, self.window.rows.dtype, self.row.device) == (size, dtype, device)
+            and list(self.windows) == ["window", *made.rule.windows]
+            and list(self.buffers) == made._buffer_names()
+        )
+
+    def _buffer_names(self) -> list[str]:
+        finishes = [FINISHES[group["finish"]] for group, _ in self.members]
+        names = [*self.rule.buffers, *(name for f in finishes if f is not None for name in f.buffers)]
+        return list(dict.fromkeys(names))
+
+    def row_dtype(self) -> torch.dtype:
+        """The dtype of the rows that the options ask for."""
+        return row_dtype(self.options["window_dtype"], [p for _, p in self.members])
+
+    def tensors_of(self, index: int) -> dict[str, Tensor]:
+        """What belongs to the parameter ``allotted[index]``, by the key under which it is saved: views."""
+        group = self.allotted[index][0]
+        finish = FINISHES[group["finish"]]
+        names = [*self.rule.buffers, *(() if finish is None else finish.buffers)]
+        found = {name: views[index] for name, views in self.window_views.items()}
+        return found | {name: self.buffers[name][1][index] for name in names}
+
+    def tensors_of_matrix(self, index: int) -> dict[str, Tensor]:
+        """What belongs to one of ``allotted_matrices``, by the key under which it is saved: views."""
+        found = {
+            matrix_key(name, key): getattr(window, key) for name, window in self.windows.items() for key in MATRIX_KEYS
+        }
+        found["skipped"] = self.skipped
+        return {key: tensor[index] for key, tensor in found.items()} if self.batched else found
+
+    # ---- one step --------------------------------------------------------------------------------------------------
+
+    def gradients(self) -> Sequence[Tensor | None]:
+        """The part of each gradient that is here, as real numbers; None where a parameter has none."""
+        if self.all_here:  # without a call for each: the time of the host counts, too
+            return [p.grad for p in self.parameters]
+        return [
+            None if p.grad is None else self.columns.gradient(p, piece)
+            for p, piece in zip(self.parameters, self.pieces, strict=True)
+        ]
+
+    def values(self) -> list[Tensor]:
+        """The part of each parameter that is here, as real numbers: views."""
+        return [piece.local(p) for p, piece in zip(self.parameters, self.pieces, strict=True)]
+
+    def note_missing(self) -> None:
+        """Set ``active``: which matrices have a gradient, on the device. One matrix alone is always active."""
+        if not self.batched:
+            return
+        pattern = tuple([any(p.grad is not None for _, p in matrix) for matrix in self.allotted_matrices])
+        if self._missing is None or self._missing[0] != pattern:
+            flags = torch.tensor(pattern, pin_memory=self.row.is_cuda)
+            self._missing = pattern, flags.to(self.row.device, non_blocking=True)
+        self.active = self._missing[1]
+        if self.row.is_cuda and torch.cuda.is_current_stream_capturing():
+            self._kept.append(self.active)  # the graph will read it for as long as it lives
+
+    def nonfinite_gradient(self) -> Member | None:
+        """The first member of which a gradient that is here is not finite; waits for the device."""
+        for member, gradient in zip(self.allotted, self.gradients(), strict=True):
+            if gradient is not None and not bool(gradient.isfinite().all()):
+                return member
+        return None
+
+    # What `prepared` makes.
+    windows: dict[str, Window]
+    window: Window
+    backend: TorchBackend
+    window_views: dict[str, list[Tensor]]
+    row: Tensor
+    row_views: list[Tensor]
+    buffers: dict[str, tuple[Tensor, list[Tensor]]]
+    skipped: Tensor
+    rms_scale: Tensor
+    descends: bool
+    """Whether the step may be made and applied in one pass."""
+    matrix_of: Tensor | None
+    matrix_borders: tuple[int, ...] | None
+    pieces: list[Piece]
+    runs: list[tuple[dict[str, Any], int, int]]
+    allotted_matrices: list[list[Member]]

@@ -1,0 +1,356 @@
+"""One step, on one page. It is the same for every member of the family.
+
+In the paper's symbols, with the file in which each verb is at work::
+
+    v ← β₁ v + g                          gather     the row that may enter the window        rules, backends
+    k = W v                               measure    one row of the Gram matrix K, float64    backends
+    W ← v over its oldest row, K ← k      push       decay weights age by β₂                  backends, window
+    c = [(M + δI)^½ + εI]⁻¹ a             solve      M = D K D = GᵀG, r × r                   solver
+    u = G c                               expand     G = Wᵀ D                                 backends
+    u ← moments of u, then its shape      average, finish                                     finish
+    x ← x - η·s·u                         apply      s from adjust_lr_fn                      sinks
+
+Data goes one way. A gradient that is not finite shows in k before anything is written, and the step is then not taken.
+"""
+
+import copy
+import warnings
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any, overload
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import Optimizer, ParamsT
+
+from torch_ggt.backends.cuda_graph import StepGraph
+from torch_ggt.distributed.columns import check_group
+from torch_ggt.finish import FINISHES
+from torch_ggt.options import OPTIONS, check, check_agreement, check_flag
+from torch_ggt.parameters import Group, describe
+from torch_ggt.state import saved
+from torch_ggt.state.block import Block
+from torch_ggt.state.live import LiveState
+
+__all__ = ["FullMatrixOptimizer"]
+
+# Relative accuracy of the Cholesky solver, by the dtype of the rows it will be multiplied with.
+_TOLERANCE = {torch.float64: 1e-11}
+_DEFAULT_TOLERANCE = 1e-8
+
+
+def push(block: Block, taken: Tensor) -> Tensor:
+    """Write the row over the oldest one, where ``taken``; e_newest, shape (..., r)."""
+    accept = taken if block.active is None else taken & block.active
+    ages = block.rule.ages(block.options)
+    newest = block.backend.push(block.window, block.row, block.sums, ages, accept, block.carry)
+    if block.pending:
+        block.backend.commit(block.pending, taken)
+    return newest
+
+
+def solve(block: Block, a: Tensor) -> Tensor:
+    """c = [(M + δI)^½ + εI]⁻¹ a, with the paper's interpolation with SGD and the factor of adjust_lr_fn."""
+    options = block.options
+    c = block.backend.coefficients(
+        block.window,
+        a,
+        eps=options["eps"],
+        jitter=options["jitter"],
+        solver=options["solver"],
+        tolerance=_TOLERANCE.get(block.window.rows.dtype, _DEFAULT_TOLERANCE),
+    )
+    if options["sgd_scale"] != 0:
+        c = c + options["sgd_scale"] * a
+    if options["adjust_lr_fn"] == "match_rms_adamw":
+        c = c.mul_(block.rms_scale)
+    return c
+
+
+def expand(block: Block, c: Tensor, taken: Tensor) -> None:
+    """u = G c, flat, over the row that is no longer needed."""
+    window = block.window
+    step = block.backend.expand(window.rows, window.decay * c, window.gram, block.row, window.borders)
+    if block.rule.follow is not None:
+        block.row.copy_(block.rule.follow(block, step, taken))
+
+
+def average(block: Block, taken: Tensor) -> None:
+    """Average the steps of each param group over time, as its finish has it."""
+    for group, first, last in block.runs:
+        chosen = FINISHES[group["finish"]]
+        if chosen is not None:
+            buffers = {name: block.buffers[name][1][first:last] for name in chosen.buffers}
+            _replace(block, first, chosen.average(block.row_views[first:last], buffers, group, taken))
+
+
+def finish(block: Block) -> None:
+    """Finish each tensor's averaged step by its shape."""
+    for group, first, last in block.runs:
+        chosen = FINISHES[group["finish"]]
+        if chosen is not None:
+            _replace(block, first, chosen.shape(block.row_views[first:last], group))
+
+
+def _replace(block: Block, first: int, steps: Any) -> None:  # noqa: ANN401 - tensors
+    for view, step in zip(block.row_views[first:], steps, strict=False):
+        if step is not view:
+            view.copy_(step)
+
+
+class FullMatrixOptimizer(Optimizer):
+    """What all members have in common: the step, its options, its state. A member is a rule; see `torch_ggt.rules`.
+
+    Args:
+        params: parameters, named parameters, or param groups.
+        process_group: the ranks over which the window of plain parameters is split, or None.
+        cuda_graph: make a CUDA graph of the step.
+        **options: of the table `torch_ggt.options.OPTIONS`; what is left out has its default.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        *,
+        process_group: Any = None,  # noqa: ANN401 - a ProcessGroup
+        cuda_graph: bool = False,
+        **options: Any,  # noqa: ANN401 - see options.py
+    ) -> None:
+        check_flag("cuda_graph", cuda_graph)
+        if process_group is not None:
+            check_group(process_group)
+        unknown = options.keys() - OPTIONS.keys()
+        if unknown:
+            raise TypeError(f"{type(self).__name__}: unknown options {sorted(unknown)}; there are {sorted(OPTIONS)}")
+        self._live = LiveState(process_group)
+        self._graph = StepGraph(cuda_graph)
+        self._warned = False
+        self._consolidated: dict[str, Any] | None = None
+        defaults = {name: options.get(name, option.default) for name, option in OPTIONS.items()}
+        check(defaults)
+        super().__init__(params, {**defaults, saved.FORMAT_KEY: saved.FORMAT_VERSION})
+
+    def add_param_group(self, param_group: Group) -> None:
+        """Add a param group, in mid-run too: its columns start as zeros, which changes nothing for the others."""
+        super().add_param_group(param_group)
+        try:
+            check(self.param_groups[-1])
+            check_agreement(self.param_groups)
+        except (TypeError, ValueError):
+            self.param_groups.pop()
+            raise
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Perform one optimization step.
+
+        Args:
+            closure: reevaluates the model and returns the loss; called once.
+        """
+        if torch.compiler.is_compiling():  # a compiled program breaks its graph here
+            return torch.compiler.disable(self._step)(closure)  # type: ignore[no-any-return]
+        return self._step(closure)
+
+    def _step(self, closure: Callable[[], float] | None) -> float | None:
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._consolidated = None
+        blocks = self._live.ready(self.param_groups, self.state)
+        if blocks and not (self._graph.wanted and self._replayed(blocks)):
+            self.advance(blocks)
+        return loss
+
+    def _replayed(self, blocks: list[Block]) -> bool:
+        """Make the step by a CUDA graph, if there is one for it."""
+        idle = [block for block in self._live.blocks if block.allotted and block not in blocks]
+        return self._graph.replay(self.param_groups, blocks, idle, lambda: self.advance(blocks))
+
+    def advance(self, blocks: list[Block]) -> None:
+        """All that a step does with gradients and state; on a GPU nothing of it depends on the host."""
+        columns = self._live.columns
+        for block in blocks:
+            block.rule.gather(block)
+        for block in blocks:
+            block.sums = block.window.measure(block.row).sums
+        taken = columns.sum(blocks)
+        if self._refused(blocks, taken):
+            return
+        for block in blocks:
+            taken = taken.to(block.row.device)
+            newest = push(block, taken)
+            c = solve(block, block.rule.target(block, newest))
+            if block.descends and block.backend.descend(block, c, taken):
+                continue  # u was made and applied in one pass
+            expand(block, c, taken)
+            if block.finishes:
+                average(block, taken)
+                finish(block)
+            block.sink.apply(block, taken)
+        if not columns.alone:
+            columns.share(blocks)
+
+    def _refused(self, blocks: list[Block], taken: Tensor) -> bool:
+        """Count, warn of, or raise for a step that is not taken; whether the host knows that it is not."""
+        options, host_sees = blocks[0].options, blocks[0].backend.sees_numbers
+        raises = options["nonfinite"] == "raise" and not options["capturable"]
+        if host_sees or raises:
+            if bool(taken):
+                return False
+            if raises:
+                raise RuntimeError(_nonfinite_message(blocks))
+        self._live.count_skipped(~taken)
+        if host_sees and not self._warned:
+            self._warned = True
+            warnings.warn(
+                "GGT skipped a step because a gradient was not finite; parameters and state are unchanged. "
+                "optimizer.skipped counts such steps; nonfinite='raise' names the parameter.",
+                stacklevel=7,
+            )
+        return host_sees
+
+    # ---- looking ---------------------------------------------------------------------------------------------------
+
+    @property
+    def skipped(self) -> int:
+        """How many steps were skipped because a gradient was not finite."""
+        return max((int(entry["skipped"]) for entry in self.state.values() if "skipped" in entry), default=0)
+
+    @torch.no_grad()
+    def spectrum(self) -> list[Tensor]:
+        """The singular values of the window G, descending, float64: one tensor for each matrix, of the filled rows.
+
+        With ``scope="model"`` the list has one element. Its squares are the nonzero eigenvalues of the paper's GGᵀ.
+        """
+        return [
+            window.singular_values()[: int(window.count)]
+            for block in self.attached_blocks()
+            for window in block.window.matrices()
+        ]
+
+    def attached_blocks(self) -> list[Block]:
+        """The blocks that have a window, for tools that look inside, such as the recorder of spectra."""
+        return self._live.attached(self.param_groups, self.state)
+
+    # ---- saving and loading ----------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """What `load_state_dict` takes: per-parameter state and param groups, as in every torch optimizer.
+
+        On a CPU, and where a window is split over ranks, all of it is a copy; on one GPU all of it refers to the live
+        tensors. Where a window is split, windows and momentum are DTensors, and ``ggt_part`` says whose part this is.
+        """
+        if self._consolidated is not None:
+            return self._consolidated
+
+        def present(_: Optimizer, packed: dict[str, Any]) -> dict[str, Any]:
+            return saved.snapshot(packed, self.param_groups, self._live.columns_of(self.param_groups))
+
+        handle = self.register_state_dict_post_hook(present, prepend=True)  # inside the user's hooks
+        try:
+            found: dict[str, Any] = super().state_dict()
+        finally:
+            handle.remove()
+        return found
+
+    def consolidate_state_dict(self, to: int = 0) -> None:
+        """Put the parts of all ranks together on rank ``to``; every rank must call this.
+
+        Afterwards, until the next step, ``state_dict()`` on that rank is the whole state, in plain tensors on the CPU:
+        it loads on any number of ranks. ``torch.distributed.optim.ZeroRedundancyOptimizer`` has this method, too.
+        """
+        columns = self._live.columns_of(self.param_groups)
+        if not 0 <= to < columns.ranks:
+            raise ValueError(f"GGT: to must be a rank from 0 to {columns.ranks - 1}, got to={to!r}")
+        self._consolidated = None
+        if not columns.alone:
+            self._consolidated = saved.consolidated(self.state_dict(), keep=columns.rank == to)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load what `state_dict` returned; windows, Gram matrices and counters keep their dtypes.
+
+        Options come from the saved param groups, as in every torch optimizer. ``window``, ``window_dtype``,
+        ``history``, ``scope`` and ``finish`` must agree with the saved ones. A state that is refused (ValueError) leaves
+        state, options and parameters as they were.
+        """
+
+        def before(_: Optimizer, incoming: dict[str, Any]) -> dict[str, Any]:
+            columns = self._live.columns_of(self.param_groups)
+            columns.agree(lambda: saved.check_loadable(incoming, self.param_groups, columns))
+            if [len(g["params"]) for g in incoming["param_groups"]] == [len(g["params"]) for g in self.param_groups]:
+                saved.check_rows(incoming, self.param_groups, columns)
+            return saved.carry(incoming)
+
+        def after(_: Optimizer) -> None:
+            saved.complete(self.state, self.param_groups)
+            self._live.adopt(self.param_groups, self.state)  # copies now: nothing shares memory with the caller
+
+        kept = self.state, self.param_groups
+        # Ours run closest to torch's own loading, inside the user's hooks.
+        handles = (
+            self.register_load_state_dict_pre_hook(before),
+            self.register_load_state_dict_post_hook(after, prepend=True),
+        )
+        try:
+            super().load_state_dict(state_dict)
+        except BaseException:
+            self.state, self.param_groups = kept
+            raise
+        finally:
+            for handle in handles:
+                handle.remove()
+        self._consolidated = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Plain pickle would write the whole flat window once for each view of it.
+        plain: dict[str, Any] = super().__getstate__()
+        compact = {
+            parameter: {key: value.clone() if isinstance(value, Tensor) else value for key, value in entry.items()}
+            for parameter, entry in self.state.items()
+        }
+        columns = self._live.columns
+        return {**plain, "state": defaultdict(dict, compact), "part": (columns.rank, columns.ranks)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        part = state.pop("part", None)
+        super().__setstate__(state)
+        if not hasattr(self, "_live"):  # unpickled; torch calls this for every load_state_dict, too
+            self._live = LiveState()
+            self._live.part = part if self.state else None
+            self._graph = StepGraph(False)
+        self._warned, self._consolidated = False, None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "FullMatrixOptimizer":
+        twin = type(self).__new__(type(self))
+        memo[id(self)] = twin
+        # Not through our __getstate__: deepcopy keeps views together, and needs no extra copy of the window.
+        twin.__setstate__(copy.deepcopy(super().__getstate__(), memo))
+        twin._live = LiveState(self._live.process_group)
+        twin._graph = StepGraph(self._graph.wanted)
+        return twin
+
+
+def _nonfinite_message(blocks: list[Block]) -> str:
+    for block in blocks:
+        offender = block.nonfinite_gradient()
+        if offender is not None:
+            return (
+                f"GGT: the gradient of {describe(*offender)} is not finite. Nothing was changed. "
+                "nonfinite='skip' skips and counts such steps."
+            )
+    if not blocks[0].columns.alone:
+        return (
+            "GGT: a gradient is not finite on another rank, which names it; or another rank has gradients for other "
+            "parameters than before; or a sum of squares overflows float64. Nothing was changed."
+        )
+    return (
+        "GGT: every gradient is finite, but the row overflows the window's dtype or its square overflows float64. "
+        "Nothing was changed; scale the loss down."
+    )
