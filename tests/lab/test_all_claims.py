@@ -2,17 +2,15 @@
 
 import json
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from ggt_lab.bench.claims import speed_verdicts
-from ggt_lab.claims import PAPER, collect, page, write_claims
-from ggt_lab.verdict import Verdict, write_verdicts
+from ggt_lab.bench.speed_claims import speed_verdicts
+from ggt_lab.experiments.verdicts import Verdict, write_verdicts
+from ggt_lab.report.claims_page import PAPER, collect, page, write_claims
 
 ROOT = Path(__file__).parents[2]
 VERDICT = Verdict("R1", "GGT is best", "best", "2.4 against 2.5", "± 0.1", 3, True, "ggt reproduce R1")
@@ -96,20 +94,11 @@ def test_unknown_claims_and_folders(tmp_path):
 
 
 def test_ours_are_up_to_date():
-    """If this fails: python -m ggt_lab.claims records --page docs/claims.md."""
+    """If this fails: ggt claims."""
     rows = collect(ROOT / "records")
     written = json.loads((ROOT / "records" / "claims.json").read_text())["claims"]
     assert written == [row.__dict__ for row in rows]
     assert (ROOT / "docs" / "claims.md").read_text() == page(rows, "../records")
-
-
-def test_the_command_needs_torch_and_numpy_alone(tmp_path):
-    record(tmp_path / "2026-01-01-a", VERDICT)
-    blocked = ["rich", "tyro", "scipy", "sklearn", "plotly", "matplotlib"]
-    code = f"import sys; sys.modules.update(dict.fromkeys({blocked})); from ggt_lab.claims import main; main()"
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
-    assert "R1: holds" in done.stdout
-    assert "P2: not run" in done.stdout
 
 
 # ---- speed -----------------------------------------------------------------------------------------------------------

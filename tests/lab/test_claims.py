@@ -3,21 +3,28 @@
 import json
 import math
 import shutil
-import subprocess
-import sys
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
-from ggt_lab.longrun import SCHEDULES, LongRun, _numbers, class_with
-from ggt_lab.reproduce import Settings, chosen_experiment, default_folder, experiment, reproduce
-from ggt_lab.reproduce.claims import AtMost, Compared, GapAtEnd, LowestAlong, mean_curve
-from ggt_lab.reproduce.courses import AlikeAlong, EarlyLead, FastestAfterDecays
-from ggt_lab.reproduce.deep import DeepRace
-from ggt_lab.reproduce.seconds import FirstInSeconds, StepTimes, early_curve, new_minima, read_step_times, time_to
-from ggt_lab.results import Results
+from ggt_lab.experiments.catalogue import chosen_experiment, default_folder, experiment
+from ggt_lab.experiments.claim import mean_curve
+from ggt_lab.experiments.curve_claims import AlikeAlong, EarlyLead, FastestAfterDecays, LowestAlong
+from ggt_lab.experiments.deep_race import DeepRace
+from ggt_lab.experiments.end_claims import AtMost, Compared, GapAtEnd
+from ggt_lab.experiments.experiment import Settings, reproduce
+from ggt_lab.experiments.wall_clock_claims import (
+    FirstInSeconds,
+    StepTimes,
+    early_curve,
+    new_minima,
+    read_step_times,
+    time_to,
+)
+from ggt_lab.runs.long_run import SCHEDULES, LongRun, class_with, numbers_of
+from ggt_lab.runs.results import Results
 
 
 def runs_of(*seeds, status="done", key="loss"):
@@ -299,7 +306,7 @@ def test_step_times_of_a_folder(tmp_path):
     assert read_step_times(folder).milliseconds("another") == {}
     for wrong in (tmp_path / "none", tmp_path):
         (folder / "training.json").unlink(missing_ok=True)
-        with pytest.raises(ValueError, match="holds no times of training steps; measure them: python -m"):
+        with pytest.raises(ValueError, match="holds no times of training steps; measure them: ggt bench"):
             read_step_times(wrong)
 
 
@@ -431,7 +438,7 @@ def test_runs_of_other_choices_are_not_taken_for_these(tmp_path):
     changed = chosen_experiment("R2", entrants=["SGD"], changes=["weight_drop=0", "l2=1e-6"])
     (task, *_) = changed.first(settings)
     assert dict(task.settings) == {"batch": 256, "weight_drop": 0, "l2": 1e-6}
-    setup = _numbers(class_with(task.problem, task.settings))
+    setup = numbers_of(class_with(task.problem, task.settings))
     record = {"key": task.key, **asdict(task), "status": "done", "setup": setup, "curve": []}
     Results(tmp_path / "results.jsonl").append(record)
     assert changed.first(settings)
@@ -477,7 +484,7 @@ def test_newer_optimizers_decide_no_claim_of_the_paper():
                 assert not named & {"AdamW", "Muon", "SOAP"}
 
 
-def test_numbers_that_begin_later():
+def testnumbers_of_that_begin_later():
     late = [{"status": "done", "curve": [{"epoch": 0}, {"epoch": 1, "loss": 2.0}]}]
     assert mean_curve(late, "loss") == {1: 2.0}
 
@@ -496,18 +503,3 @@ def test_time_is_up_and_the_same_call_goes_on(tmp_path):
 
 def test_a_smoke_test_has_a_folder_of_its_own():
     assert default_folder("R1", smoke=True) != default_folder("R1", smoke=False)
-
-
-def test_reproduces_with_torch_and_numpy_alone(tmp_path):
-    """And draws where matplotlib is, with the same command."""
-    blocked = ["rich", "tyro", "sklearn", "plotly", "scipy", "matplotlib"]
-    code = f"import sys; sys.modules.update(dict.fromkeys({blocked})); sys.argv[0] = 'x'"
-    code += "; from ggt_lab.reproduce.__main__ import main; main()"
-    arguments = ["R1", "--smoke", "--workers", "1", "--entrants", "GGT", "SGD", "--out", str(tmp_path)]
-    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
-    assert "R1: GGT" in done.stdout
-    assert "`ggt reproduce R1 --smoke --entrants GGT SGD`" in done.stdout
-    assert "matplotlib is not installed: no figures" in done.stderr
-    assert not list(tmp_path.glob("*.png"))
-    again = reproduce(experiment("R1").with_entrants(["GGT", "SGD"]), tmp_path, Settings(1, smoke=True), command="ggt")
-    assert [figure.path.name for figure in again.figures] == ["epochs.png"]

@@ -1,8 +1,6 @@
 """Long runs: interrupted ones end where uninterrupted ones do."""
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from ggt_lab import longrun
-from ggt_lab.longrun import SCHEDULES, LongRun, advance, changed_since, run_until
-from ggt_lab.pool import processes
 from ggt_lab.problems import problem_class
-from ggt_lab.results import Results
-from ggt_lab.spectrum_log import SpectrumLog, condition_numbers, read_spectra
+from ggt_lab.runs import long_run
+from ggt_lab.runs.long_run import SCHEDULES, LongRun, advance, changed_since, run_until
+from ggt_lab.runs.process_pool import processes
+from ggt_lab.runs.results import Results
+from ggt_lab.spectra.eigenvalue_log import EigenvalueLog, condition_numbers, read_spectra
 from torch_ggt import GGT, SpectrumRecorder
 
 
@@ -30,7 +28,7 @@ def test_interrupted_is_uninterrupted(tmp_path, monkeypatch, optimizer):
     assert whole["status"] == "done"
     assert [point["epoch"] for point in whole["curve"]] == [0, 1, 2]
     clock = iter(range(10**9))
-    monkeypatch.setattr(longrun.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(long_run.time, "monotonic", lambda: next(clock))
     pieces = 0
     while (record := advance(run, tmp_path, deadline=next(clock) + 8)) is None:
         pieces += 1
@@ -60,7 +58,7 @@ def test_early_looks_change_nothing(tmp_path, monkeypatch):
     assert problem.evaluate()["validation_loss"] == early[-1]["validation_loss"]
 
     clock = iter(range(10**9))
-    monkeypatch.setattr(longrun.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(long_run.time, "monotonic", lambda: next(clock))
     while (record := advance(looking, tmp_path, deadline=next(clock) + 8)) is None:
         pass
     assert record["early"] == early
@@ -131,22 +129,6 @@ def test_settings_change_the_problem(tmp_path):
         advance(LongRun("logistic", "Adam", 0.01, 0, 1, device="cpu"), tmp_path)
 
 
-def test_the_command_needs_torch_and_numpy_alone(tmp_path):
-    """And goes on where it was left."""
-    plan = [
-        {"problem": "cifar10-tiny", "optimizer": "GGT(window=3)", "lr": 0.01, "seed": 0, "epochs": 1, "device": "cpu"}
-    ]
-    (tmp_path / "plan.json").write_text(json.dumps(plan))
-    blocked = (
-        "import sys; sys.modules.update(dict.fromkeys(['rich', 'tyro', 'scipy', 'sklearn', 'plotly', 'matplotlib']));"
-    )
-    command = f"{blocked} from ggt_lab.longrun import main; main()"
-    arguments = [str(tmp_path / "plan.json"), "--kept", str(tmp_path / "kept"), "--results", str(tmp_path / "r.jsonl")]
-    run = subprocess.run([sys.executable, "-c", command, *arguments], capture_output=True, text=True, check=True)
-    assert "all runs are finished" in run.stdout
-    assert len(list(Results(tmp_path / "r.jsonl"))) == 1
-
-
 # ---- spectra ---------------------------------------------------------------------------------------------------------
 
 WITH_SPECTRA = LongRun("ptb-chars-tiny", "GGT(window=4)", 0.01, seed=1, epochs=2, device="cpu", spectrum_every=3)
@@ -157,7 +139,7 @@ def test_spectra_of_an_interrupted_run(tmp_path, monkeypatch):
     whole = advance(WITH_SPECTRA, tmp_path / "kept", spectra=tmp_path / "whole")
     (tmp_path / "kept").mkdir()
     clock = iter(range(10**9))
-    monkeypatch.setattr(longrun.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(long_run.time, "monotonic", lambda: next(clock))
     record = None
     while record is None:
         record = advance(WITH_SPECTRA, tmp_path / "kept", deadline=next(clock) + 8, spectra=tmp_path / "s")
@@ -167,7 +149,7 @@ def test_spectra_of_an_interrupted_run(tmp_path, monkeypatch):
     steps = record["curve"][-1]["step"]
     assert one["steps"] == list(range(3, steps + 1, 3))
 
-    problem = longrun.class_with(WITH_SPECTRA.problem, WITH_SPECTRA.settings)(WITH_SPECTRA.seed, torch.device("cpu"))
+    problem = long_run.class_with(WITH_SPECTRA.problem, WITH_SPECTRA.settings)(WITH_SPECTRA.seed, torch.device("cpu"))
     optimizer = GGT(problem.parameters(), lr=0.01, window=4)
     with SpectrumRecorder(optimizer, every=3) as recorder:
         for step in range(steps):
@@ -228,9 +210,9 @@ def test_spectra_of_what_has_none(tmp_path):
     with pytest.raises(ValueError, match=r"reads the window of a GGT.*the optimizer is Adam"):
         advance(LongRun("ptb-chars-tiny", "Adam", 0.1, 0, 1, device="cpu", spectrum_every=1), tmp_path)
     with pytest.raises(ValueError, match="reads the window of a GGT"):
-        SpectrumLog(GGT([torch.nn.Parameter(torch.ones(2))], scope="parameter"), 1)
+        EigenvalueLog(GGT([torch.nn.Parameter(torch.ones(2))], scope="parameter"), 1)
     with pytest.raises(ValueError, match="got -1"):
-        SpectrumLog(GGT([torch.nn.Parameter(torch.ones(2))]), -1)
+        EigenvalueLog(GGT([torch.nn.Parameter(torch.ones(2))]), -1)
     (tmp_path / "x.npz").write_bytes(b"PK half")
     with pytest.raises(ValueError, match="holds no spectra"):
         read_spectra(tmp_path / "x.npz")

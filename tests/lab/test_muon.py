@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from ggt_lab.muon import MuonAndAdamW
-from ggt_lab.optimizers import missing_package, optimizer_factory
+from ggt_lab.optimizers.muon_and_adamw import MuonAndAdamW
+from ggt_lab.optimizers.specs import missing_package, optimizer_factory
 
 
 def model():

@@ -8,15 +8,17 @@ import pytest
 import torch
 from scipy import optimize
 
-from ggt_lab.problems.synthetic import Barrier, BarrierVertex
-from ggt_lab.race import Run
-from ggt_lab.reproduce import Settings, ablations, experiment, experiment_names, reproduce
-from ggt_lab.reproduce.ablations import DirectionTask, measure_direction
-from ggt_lab.reproduce.compare import is_negative, stdev
-from ggt_lab.reproduce.hard_window import HardWindowTask, Wells, run_hard_window
-from ggt_lab.reproduce.landscapes import steps_to
-from ggt_lab.reproduce.sparse_noise import RatioTask, bound, measure_ratios
-from torch_ggt.theory import SparseNoise
+from ggt_lab.experiments import ablations
+from ggt_lab.experiments.ablations import DirectionTask, measure_direction
+from ggt_lab.experiments.catalogue import experiment, experiment_names
+from ggt_lab.experiments.experiment import Settings, reproduce
+from ggt_lab.experiments.hard_window_bound import HardWindowTask, Wells, run_hard_window
+from ggt_lab.experiments.landscapes import steps_to
+from ggt_lab.experiments.seed_statistics import is_negative, stdev
+from ggt_lab.experiments.sparse_noise import RatioTask, bound, measure_ratios
+from ggt_lab.problems.synthetic_landscapes import Barrier, BarrierVertex
+from ggt_lab.runs.race import Run
+from ggt_lab.theory import SparseNoise
 
 CPU = torch.device("cpu")
 

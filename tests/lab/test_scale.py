@@ -7,9 +7,19 @@ import numpy as np
 import pytest
 import torch
 
-from ggt_lab.calibration import Calibration
-from ggt_lab.commands.scale import ScaleCommand, affordable, scale_table
-from ggt_lab.scale import MODELS, Network, Noise, all_reduce_s, columns_of_a_rank, largest, scale_step, simulate
+from ggt_lab.cli.scale_command import ScaleCommand
+from ggt_lab.planning.calibration import Calibration
+from ggt_lab.planning.many_gpus import (
+    MODELS,
+    Network,
+    Noise,
+    all_reduce_s,
+    columns_of_a_rank,
+    largest,
+    scale_step,
+    simulate,
+)
+from ggt_lab.planning.many_gpus_table import affordable, scale_table
 
 SIMPLE = Calibration("a GPU", 1e12, {"float32": 1.5, "bfloat16": 1.25}, [(10, 1e-5), (100, 1e-4)], 2e-5, 3e-4)
 SILENT = Noise(spread=0.0, pauses=0.0)

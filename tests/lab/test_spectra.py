@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from ggt_lab.race import Run, execute, grid, race
-from ggt_lab.results import Results
-from ggt_lab.spectra import record_spectrum, tuned_runs, write_spectrum
+from ggt_lab.runs.race import Run, execute, grid, race
+from ggt_lab.runs.results import Results
+from ggt_lab.spectra.recorded_runs import record_spectrum, tuned_runs, write_spectrum
 
 
 def test_spectrum_of_a_run(tmp_path):

@@ -9,8 +9,8 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 from scipy.stats import gaussian_kde
 
-from ggt_lab.figures import spectrum as figures
-from ggt_lab.figures.spectrum import densities, draw_spectrum
+from ggt_lab.figures import spectrum_density as figures
+from ggt_lab.figures.spectrum_density import densities, draw_spectrum
 from torch_ggt import GGT
 from torch_ggt.spectrum import SpectrumRecorder
 

@@ -4,16 +4,22 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from ggt_lab.bench.training import MODELS
-from ggt_lab.names import unknown
+from ggt_lab.bench.training_step import MODELS
+from ggt_lab.problems.unknown_name import unknown
 
-__all__ = ["KINDS", "Case", "cases"]
+__all__ = ["KINDS", "Case", "bench_command", "cases"]
 
 KINDS = ("steps", "paper", "training", "scopes", "baselines", "root", "kernels", "cpu")
 """What ``--what`` may name. All but cpu need a GPU at their full sizes."""
 
 GPU_BYTES = 120e9
 """Windows up to this size are measured: what an NVIDIA H200 holds beside gradients, parameters and buffers."""
+
+
+def bench_command(kind: str) -> str:
+    """The command that measures the cases of a kind, as verdicts and ``speed.json`` name it."""
+    # The pages made from our records still name the command by its old module: `ggt claims` must follow a change here.
+    return f"python -m ggt_lab.bench --what {kind}"
 
 
 @dataclass(frozen=True)

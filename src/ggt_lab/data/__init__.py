@@ -10,9 +10,9 @@ from ggt_lab.data.augment import Crops, channel_statistics, crop_and_flip, draw_
 from ggt_lab.data.cache import cache_folder, cached
 from ggt_lab.data.cifar10 import Images, load_cifar10
 from ggt_lab.data.download import download
-from ggt_lab.data.files import DataError, DownloadError, PublishedFile
 from ggt_lab.data.ptb import Text, load_ptb_characters, load_ptb_words
-from ggt_lab.data.synthetic import synthetic_images, synthetic_text
+from ggt_lab.data.published_files import DataError, DownloadError, PublishedFile
+from ggt_lab.data.synthetic_data import synthetic_images, synthetic_text
 
 __all__ = [
     "Crops",

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ggt_lab.data.files import whole_file
+from ggt_lab.data.published_files import data_file
 
 __all__ = ["Arrays", "cache_folder", "cached", "digest", "read_arrays", "write_arrays"]
 
@@ -61,7 +61,7 @@ def digest(arrays: Mapping[str, NDArray[Any]]) -> str:
 
 def write_arrays(path: Path, arrays: Arrays) -> None:
     """Write an ``.npz`` with its own checksum in it: all or nothing."""
-    with whole_file(path) as file:
+    with data_file(path) as file:
         np.savez(file, **{_CHECKSUM: np.array(digest(arrays))}, **arrays)  # type: ignore[arg-type]
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ggt_lab.data import medxz
 from ggt_lab.data.cache import Arrays, cache_folder, cached
 from ggt_lab.data.download import Progress, download, to_stderr
-from ggt_lab.data.files import (
+from ggt_lab.data.published_files import (
     DataError,
     DownloadError,
     PublishedFile,

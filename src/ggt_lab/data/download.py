@@ -6,7 +6,7 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
-from ggt_lab.data.files import DataError, DownloadError, PublishedFile, check, whole_file
+from ggt_lab.data.published_files import DataError, DownloadError, PublishedFile, check, data_file
 
 __all__ = ["download", "to_stderr"]
 
@@ -62,7 +62,7 @@ def download(
 
 
 class _RefusedError(Exception):
-    """What came is not the published file; raised to leave `whole_file` without keeping it."""
+    """What came is not the published file; raised to leave `data_file` without keeping it."""
 
 
 def _download_from(
@@ -71,7 +71,7 @@ def _download_from(
     """One attempt; what was wrong with what came, or None."""
     hasher, size = published.hasher(), 0
     try:
-        with urllib.request.urlopen(url, timeout=timeout) as response, whole_file(target) as file:
+        with urllib.request.urlopen(url, timeout=timeout) as response, data_file(target) as file:
             while block := response.read(1 << 18):
                 file.write(block)
                 hasher.update(block)

@@ -15,7 +15,15 @@ from numpy.typing import NDArray
 
 from ggt_lab.data.cache import Arrays, cache_folder, cached
 from ggt_lab.data.download import Progress, download, to_stderr
-from ggt_lab.data.files import DataError, DownloadError, PublishedFile, check, find_together, local_folder, missing
+from ggt_lab.data.published_files import (
+    DataError,
+    DownloadError,
+    PublishedFile,
+    check,
+    find_together,
+    local_folder,
+    missing,
+)
 
 __all__ = ["CHARACTER_FILES", "WORD_FILES", "Text", "load_ptb_characters", "load_ptb_words"]
 

@@ -23,19 +23,13 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 import torch_ggt
-from ggt_lab.race import standings
-from ggt_lab.report.collect import Collection, Figure, Race, Section, Spectrum, collect
-from ggt_lab.report.heatmap import heat_map
-from ggt_lab.report.words import count, number, seeds, summary
+from ggt_lab.experiments.verdicts import Figure, count
+from ggt_lab.report.collection import Collection, Race, Section, Spectrum, collect
+from ggt_lab.report.race_sentences import number, seeds, summary
+from ggt_lab.report.spectrum_heatmap import heat_map
+from ggt_lab.runs.standings import CRITERIA, standings
 
 __all__ = ["render", "write_report"]
-
-# What "best" can mean, in the words of `ggt_lab.race.standings` and in those of the page.
-CRITERIA = {
-    "final": "final {metric}",
-    "per_step": "mean {metric} per step",
-    "per_second": "mean {metric} per second",
-}
 
 
 def write_report(folder: Path) -> Path:

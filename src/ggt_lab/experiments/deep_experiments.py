@@ -1,0 +1,279 @@
+"""The paper's deep experiments: optimizers, grids, lengths, claims.
+
+Baselines of the paper decide its claims. AdamW, Muon and SOAP came after it, and GGT with a matrix for each parameter
+is ours: they are tuned and shown beside the others, and no claim of the paper depends on them.
+"""
+
+from ggt_lab.experiments.claim import Claim
+from ggt_lab.experiments.curve_claims import AlikeAlong, EarlyLead, FastestAfterDecays, LowestAlong
+from ggt_lab.experiments.deep_race import DeepRace, Variant
+from ggt_lab.experiments.end_claims import AtMost, Compared, GapAtEnd
+from ggt_lab.experiments.spectra_over_training import SpectraOverTraining
+from ggt_lab.experiments.wall_clock_claims import FirstInSeconds
+
+__all__ = ["DEEP_EXPERIMENTS"]
+
+_GGT = "GGT(window=200, window_dtype='bfloat16', adjust_lr_fn='original')"
+_BY_PARAMETER = "GGT(window=200, window_dtype='bfloat16', adjust_lr_fn='original', scope='parameter')"
+# Rows rounded to bfloat16 hide eigenvalues below 1.5e-5 of their sum: spectra are recorded from float32 ones.
+_GGT_FLOAT32 = "GGT(window=200, window_dtype='float32', adjust_lr_fn='original')"
+_SGD = "SGD(momentum=0.9)"
+# "With the same window parameters" as Adam's: β₂ = 0.999, and momentum where there is one.
+_RMSPROP, _ADADELTA = "RMSprop(alpha=0.999, momentum=0.9)", "Adadelta(rho=0.999)"
+_MUON, _SOAP = "MuonAndAdamW", "pytorch_optimizer.SOAP"
+
+_BASELINES = ("Adam", "AdaGrad", "SGD")
+_ALL_BASELINES = (*_BASELINES, "RMSprop", "Adadelta")
+_NEWER = ("AdamW", "Muon", "SOAP")
+_EVERYBODY_ELSE = ("GGT", *_ALL_BASELINES, *_NEWER)  # than GGT by parameter
+
+_PERPLEXITY = {
+    "GGT": (_GGT, (2.0, 3.0, 4.5)),
+    "Adam": ("Adam", (0.002, 0.004, 0.008)),
+    "AdaGrad": ("Adagrad", (0.005, 0.01, 0.02)),
+    "SGD": (_SGD, (0.3, 1.0, 3.0)),
+}
+_PERPLEXITY_ALL = {
+    **_PERPLEXITY,
+    "RMSprop": (_RMSPROP, (0.0001, 0.0003, 0.001)),
+    "Adadelta": (_ADADELTA, (1.0, 3.0, 10.0)),
+    "AdamW": ("AdamW", (0.002, 0.004, 0.008)),
+    "Muon": (_MUON, (0.001, 0.003, 0.01)),
+    "SOAP": (_SOAP, (0.001, 0.003, 0.01)),
+    "GGT by parameter": (_BY_PARAMETER, (0.35, 0.53, 0.8, 1.2, 1.8)),
+}
+# Around what R1 found to be best; for R3, too.
+_LOW_PERPLEXITY = {
+    **{name: _PERPLEXITY_ALL[name] for name in ("GGT", *_ALL_BASELINES)},
+    "GGT": (_GGT, (3.0, 4.5, 6.75)),
+    "AdaGrad": ("Adagrad", (0.01, 0.02, 0.04)),
+    "RMSprop": (_RMSPROP, (0.0003, 0.001, 0.003)),
+}
+_WORDS = {
+    **_PERPLEXITY,
+    "GGT": (_GGT, (4.5, 6.75, 10.125)),
+    "Adam": ("Adam", (0.001, 0.002, 0.004)),
+}
+_IMAGES = {
+    "GGT": (_GGT, (0.3, 1.0, 3.0)),
+    "Adam": ("Adam", (0.0003, 0.001, 0.003)),
+    "AdaGrad": ("Adagrad", (0.003, 0.01, 0.03)),
+    "SGD": (_SGD, (0.03, 0.1, 0.3)),
+    "RMSprop": (_RMSPROP, (0.00003, 0.0001, 0.0003)),
+    "Adadelta": (_ADADELTA, (0.3, 1.0, 3.0)),
+    "AdamW": ("AdamW", (0.0003, 0.001, 0.003)),
+    "Muon": (_MUON, (0.001, 0.003, 0.01)),
+    "SOAP": (_SOAP, (0.001, 0.003, 0.01)),
+    "GGT by parameter": (_BY_PARAMETER, (0.03, 0.1, 0.3)),
+}
+# Without batch normalization, smaller steps.
+_VGG = {
+    "GGT": (_GGT, (0.03, 0.1, 0.3)),
+    "Adam": ("Adam", (0.0001, 0.0003, 0.001)),
+    "AdaGrad": ("Adagrad", (0.001, 0.003, 0.01)),
+    "SGD": (_SGD, (0.01, 0.03, 0.1)),
+}
+# One grid for both networks, from before either's best rate was known; theirs are at its ends, and it is widened.
+_SPECTRA_OF_IMAGES = {"GGT": (_GGT_FLOAT32, (0.1, 0.3, 1.0))}
+_TRANSFORMER = {
+    **_PERPLEXITY,
+    "GGT": (_GGT, (0.27, 0.4, 0.6)),
+    "Adam": ("Adam", (0.0003, 0.001, 0.003)),
+    "SGD": (_SGD, (0.03, 0.1, 0.3)),
+    "GGT by parameter": (_BY_PARAMETER, (0.015, 0.03, 0.06)),
+}
+
+
+def _r3(model: str, where: str = "") -> FirstInSeconds:
+    paper = "ahead in wall-clock throughout"
+    return FirstInSeconds("R3", "GGT", _ALL_BASELINES, "validation_perplexity", model, paper, where=where)
+
+
+_R1: list[Claim] = [
+    LowestAlong("R1", "GGT", _BASELINES, "validation_perplexity", "best for the first 50 epochs", first=2),
+    LowestAlong("R1", "GGT", _BASELINES, "train_perplexity", "best for the first 50 epochs", first=2),
+    GapAtEnd("R1", "GGT", "Adam", "validation_perplexity", 0.07, "0.09 at 500 epochs"),
+    Compared("R1", "GGT", _NEWER, "validation_perplexity"),
+    Compared("R1", "GGT by parameter", _EVERYBODY_ELSE, "validation_perplexity"),
+    _r3("lstm-512-bf16"),
+]
+_R2: list[Claim] = [
+    AtMost("R2", "GGT", "validation_perplexity", 2.45, "2.42 after 500 epochs"),
+    AtMost("R2", "GGT", "validation_perplexity", 2.42, "2.42 after 500 epochs"),
+    GapAtEnd("R2", "GGT", "Adam", "validation_perplexity", 0.0, "2.42 and 2.51 after 500 epochs"),
+    _r3("lstm-512-bf16-256", "in batches of 256"),
+]
+_C1: list[Claim] = [
+    LowestAlong("C1", "GGT", _BASELINES, "train_loss", "lowest training loss per epoch"),
+    Compared("C1", "GGT", _NEWER, "train_loss"),
+    Compared("C1", "GGT", _NEWER, "test_error"),
+    LowestAlong("C1", "GGT by parameter", _ALL_BASELINES, "train_loss", "not compared: not the paper's GGT"),
+    Compared("C1", "GGT by parameter", _EVERYBODY_ELSE, "train_loss"),
+    Compared("C1", "GGT by parameter", _EVERYBODY_ELSE, "test_error"),
+    GapAtEnd("C2", "SGD", "GGT", "test_error", 0.0, "SGD generalizes slightly best"),
+    GapAtEnd("C2", "GGT", "SGD", "test_error", -0.002, "the gap is below 0.2 %"),
+    GapAtEnd("C2", "Adam", "AdaGrad", "test_error", 0.005, "AdaGrad converges to a poor solution"),
+    AlikeAlong("C2", ("Adam", "RMSprop", "Adadelta"), "train_loss", 0.1, "virtually identical when tuned"),
+    *(
+        GapAtEnd("C2", name, f"{name} fixed", "test_error", 0.005, "a fixed learning rate is significantly worse")
+        for name in ("SGD", "GGT")
+    ),
+    *(
+        GapAtEnd("C2", f"{name} low", name, "train_loss", 0.0, "a low learning rate can train better")
+        for name in ("SGD", "GGT")
+    ),
+    *(
+        GapAtEnd("C2", name, f"{name} low", "test_error", 0.03, "a low one generalizes more than 3 % worse")
+        for name in ("SGD", "GGT")
+    ),
+    *(
+        FirstInSeconds("C3", "GGT", _BASELINES, key, "shake-shake-bf16", "no unconditional improvement", wins=False)
+        for key in ("train_loss", "test_error")
+    ),
+]
+_A1: list[Claim] = [
+    GapAtEnd("A1", "GGT", "SGD", "test_error", -0.015, "about 1 % behind SGD at the end"),
+    GapAtEnd("A1", "GGT", "Adam", "train_loss", 0.1, "diagonal methods fail to train"),
+    GapAtEnd("A1", "GGT", "AdaGrad", "train_loss", 0.1, "diagonal methods fail to train"),
+    FastestAfterDecays("A1", "GGT", _BASELINES, "train_loss", "GGT trains the most rapidly just after each decay"),
+]
+_A2: list[Claim] = [
+    claim
+    for key in ("train_perplexity", "validation_perplexity")
+    for claim in (
+        EarlyLead("A2", "GGT", "Adam", key, "an initial lead of GGT, then Adam wins"),
+        GapAtEnd("A2", "Adam", "GGT", key, 0.0, "Adam wins in the end"),
+        Compared("A2", "GGT by parameter", ("GGT", *_BASELINES), key),
+    )
+]
+_R4: list[Claim] = [
+    GapAtEnd("R4", "GGT", "Adam", "validation_perplexity", -1.0, "level with Adam"),
+    EarlyLead("R4", "GGT", "Adam", "validation_perplexity", "ahead only in the first ~20 epochs", until=(10, 30)),
+]
+_IN_PERPLEXITY, _IN_IMAGES = ("train_perplexity", "validation_perplexity"), ("train_loss", "test_error")
+
+DEEP_EXPERIMENTS = (
+    DeepRace(
+        "R1",
+        "PTB characters, 3-layer LSTM",
+        "ptb-chars",
+        _PERPLEXITY_ALL,
+        tuning_epochs=10,  # in so large batches, 550 steps
+        epochs=50,
+        claims=_R1,
+        keys=_IN_PERPLEXITY,
+        model="lstm-512-bf16",
+    ),
+    # 3.5 times as many steps: a lower perplexity, and a smaller lead over Adam.
+    DeepRace(
+        "R2",
+        "PTB characters, 3-layer LSTM, for the lowest perplexity",
+        "ptb-chars",
+        _LOW_PERPLEXITY,
+        tuning_epochs=4,
+        epochs=50,
+        claims=_R2,
+        keys=_IN_PERPLEXITY,
+        changes=(("batch", 256),),
+        model="lstm-512-bf16-256",
+    ),
+    # Between the two: Adam is ahead in R1's first epoch, and level with GGT in the middle of R2.
+    DeepRace(
+        "R3",
+        "PTB characters, 3-layer LSTM, in seconds",
+        "ptb-chars",
+        _LOW_PERPLEXITY,
+        tuning_epochs=6,
+        epochs=50,
+        claims=[_r3("lstm-512-bf16-512", "in batches of 512")],
+        keys=_IN_PERPLEXITY,
+        changes=(("batch", 512),),
+        model="lstm-512-bf16-512",
+        early_looks=6,  # a straight line over the first epoch, from 50 to 5, would say little of who was there first
+    ),
+    DeepRace(
+        "C1",
+        "CIFAR-10, Shake-Shake 26 2×32d",
+        "cifar10",
+        _IMAGES,
+        tuning_epochs=3,
+        epochs=30,
+        claims=_C1,
+        keys=_IN_IMAGES,
+        variants={
+            "SGD fixed": Variant("SGD", schedule="constant"),
+            "GGT fixed": Variant("GGT", schedule="constant"),
+            "SGD low": Variant("SGD", factor=0.1),
+            "GGT low": Variant("GGT", factor=0.1),
+        },
+        model="shake-shake-bf16",
+    ),
+    DeepRace(
+        "A1",
+        "CIFAR-10, VGG-19 without batch norm",
+        "cifar10-vgg",
+        _VGG,
+        tuning_epochs=3,
+        epochs=30,
+        schedule="halving",
+        claims=_A1,
+        keys=_IN_IMAGES,
+    ),
+    DeepRace(
+        "A2",
+        "PTB characters, Transformer",
+        "ptb-chars-transformer",
+        _TRANSFORMER,
+        tuning_epochs=2,
+        epochs=20,
+        claims=_A2,
+        keys=_IN_PERPLEXITY,
+    ),
+    # For two epochs Adam stands at the frequencies of the words, whatever its rate: shorter runs would tune nothing.
+    DeepRace("R4", "PTB words, LSTM", "ptb-words", _WORDS, tuning_epochs=8, epochs=40, claims=_R4, keys=_IN_PERPLEXITY),
+    # About a thousand records each. The RNN's are the first epochs of a longer run, in which a cosine is still flat.
+    SpectraOverTraining(
+        {
+            "CNN": DeepRace(
+                "E1",
+                "Shake-Shake 26 2×32d, CIFAR-10",
+                "cifar10",
+                _SPECTRA_OF_IMAGES,
+                tuning_epochs=3,
+                epochs=30,
+                spectrum_every=12,
+            ),
+            "RNN": DeepRace(
+                "E1",
+                "3-layer LSTM, PTB characters",
+                "ptb-chars",
+                {"GGT": (_GGT_FLOAT32, _PERPLEXITY["GGT"][1])},
+                tuning_epochs=4,
+                epochs=5,
+                schedule="constant",
+                tuning_schedule="cosine",
+                spectrum_every=2,
+                changes=(("batch", 128),),
+            ),
+            "VGG": DeepRace(
+                "E1",
+                "VGG-19 without batch norm, CIFAR-10",
+                "cifar10-vgg",
+                _SPECTRA_OF_IMAGES,
+                tuning_epochs=3,
+                epochs=30,
+                schedule="halving",
+                spectrum_every=12,
+            ),
+            "Transformer": DeepRace(
+                "E1",
+                "Transformer, PTB characters",
+                "ptb-chars-transformer",
+                {"GGT": (_GGT_FLOAT32, _TRANSFORMER["GGT"][1])},
+                tuning_epochs=2,
+                epochs=20,
+                spectrum_every=6,
+            ),
+        }
+    ),
+)
