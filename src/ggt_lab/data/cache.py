@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ggt_lab.data.published_files import data_file
+from ggt_lab.data.published_files import data_file, local_folder
 
-__all__ = ["Arrays", "cache_folder", "cached", "digest", "read_arrays", "write_arrays"]
+__all__ = ["Arrays", "cache_folder", "cached", "digest", "loaded", "read_arrays", "write_arrays"]
 
 Arrays = dict[str, NDArray[Any]]
 _CHECKSUM = "sha256"
@@ -43,6 +43,21 @@ def cached(name: str, make: Callable[[], Arrays], folder: Path | None = None) ->
     arrays = make()
     write_arrays(path, arrays)
     return arrays
+
+
+def loaded(
+    name: str, make: Callable[[Path | None, Path], Arrays], folder: Path | str | None, cache: Path | None
+) -> Arrays:
+    """The arrays of a data set: from the cache, or made from the local folder or a download.
+
+    Args:
+        name: the name of the cache file, without ending.
+        make: makes the arrays; its arguments are the local folder, if there is one, and the folder for downloads.
+        folder: the local folder; ``GGT_DATA`` unless given.
+        cache: the folder for downloads and decoded arrays; `cache_folder` unless given.
+    """
+    local, cache = local_folder(folder), cache or cache_folder()
+    return cached(name, lambda: make(local, cache), cache)
 
 
 class _DamagedError(Exception):

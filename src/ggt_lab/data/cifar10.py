@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ggt_lab.data import medxz
-from ggt_lab.data.cache import Arrays, cache_folder, cached
+from ggt_lab.data.cache import Arrays, loaded
 from ggt_lab.data.download import Progress, download, to_stderr
 from ggt_lab.data.published_files import (
     DataError,
@@ -22,7 +22,6 @@ from ggt_lab.data.published_files import (
     check,
     check_bytes,
     find_together,
-    local_folder,
     missing,
 )
 
@@ -92,16 +91,14 @@ def load_cifar10(
     Raises:
         DataError: damaged, or neither here nor to be had.
     """
-    local = local_folder(folder)
-    cache = cache or cache_folder()
 
-    def make() -> Arrays:
+    def make(local: Path | None, cache: Path) -> Arrays:
         batches = _from_folder(local, release) if local is not None else None
         if batches is None:
             batches = _from_download(local, cache, release, progress)
         return _decode(batches)
 
-    return Images(**cached("cifar10-v1", make, cache))
+    return Images(**loaded("cifar10-v1", make, folder, cache))
 
 
 def _from_folder(folder: Path, release: Release) -> list[bytes] | None:

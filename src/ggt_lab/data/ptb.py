@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ggt_lab.data.cache import Arrays, cache_folder, cached
+from ggt_lab.data.cache import Arrays, loaded
 from ggt_lab.data.download import Progress, download, to_stderr
 from ggt_lab.data.published_files import (
     DataError,
@@ -21,7 +21,6 @@ from ggt_lab.data.published_files import (
     PublishedFile,
     check,
     find_together,
-    local_folder,
     missing,
 )
 
@@ -78,18 +77,16 @@ def load_ptb_characters(
     Args:
         folder: holds ``ptb.char.*.txt`` or ``ptb.*.txt``, at the top or in ``ptb-char``, ``ptb``, ``data`` or
             ``simple-examples/data``; ``GGT_DATA`` unless given.
-        character_files: their published form.
-        word_files: the same, and where to download them.
-        cache: the folder for downloads and decoded arrays; `cache_folder` unless given.
-        progress: told about the download; None for silence.
+        character_files: the published files by characters.
+        word_files: the published files by words, which can be downloaded.
+        cache: where downloads and decoded arrays go; `cache_folder` unless given.
+        progress: called during a download; None for silence.
 
     Raises:
-        DataError: damaged, or neither here nor to be had.
+        DataError: the data is damaged, or it is neither here nor to be had.
     """
-    local = local_folder(folder)
-    cache = cache or cache_folder()
 
-    def make() -> Arrays:
+    def make(local: Path | None, cache: Path) -> Arrays:
         spelled = _texts(local, _CHARACTER_FOLDERS, character_files)
         if spelled is not None:
             return _encode([_unspaced(text) for text in spelled], np.uint8)
@@ -98,7 +95,7 @@ def load_ptb_characters(
             texts = _downloaded("the Penn Treebank by characters", local, cache, word_files, progress)
         return _encode([_spell(text) for text in texts], np.uint8)
 
-    return _as_text(cached("ptb-characters-v1", make, cache))
+    return _as_text(loaded("ptb-characters-v1", make, folder, cache))
 
 
 def load_ptb_words(
@@ -110,18 +107,16 @@ def load_ptb_words(
 ) -> Text:
     """The Treebank by words: 929,589 / 73,760 / 82,430 codes (int16) of a vocabulary of 10,000, ``<eos>`` included.
 
-    Args and errors are those of `load_ptb_characters`.
+    Arguments and errors are as in `load_ptb_characters`.
     """
-    local = local_folder(folder)
-    cache = cache or cache_folder()
 
-    def make() -> Arrays:
+    def make(local: Path | None, cache: Path) -> Arrays:
         texts = _texts(local, _WORD_FOLDERS, word_files)
         if texts is None:
             texts = _downloaded("the Penn Treebank by words", local, cache, word_files, progress)
         return _encode([_words(text) for text in texts], np.int16)
 
-    return _as_text(cached("ptb-words-v1", make, cache))
+    return _as_text(loaded("ptb-words-v1", make, folder, cache))
 
 
 def _texts(folder: Path | None, subfolders: Sequence[str], files: Sequence[PublishedFile]) -> list[str] | None:

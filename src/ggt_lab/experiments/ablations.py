@@ -7,7 +7,6 @@ over seeds of the variant compared with).
 """
 
 import itertools
-import json
 import math
 import statistics
 from collections.abc import Callable, Sequence
@@ -20,6 +19,7 @@ from torch import Tensor
 
 from ggt_lab.experiments.experiment import Settings
 from ggt_lab.experiments.seed_statistics import FEWEST, gaps, is_negative, runs_of, stdev
+from ggt_lab.experiments.short_experiment import ShortExperiment, ShortTask
 from ggt_lab.experiments.verdicts import Figure, Verdict
 from ggt_lab.figures.style import COLORS, log_axis, quiet, save
 from ggt_lab.problems import problem_class
@@ -46,16 +46,12 @@ _MEASURE = "log_per_step"
 
 
 @dataclass(frozen=True)
-class DirectionTask:
+class DirectionTask(ShortTask):
     """The angle between GGT's step and SGD's with momentum, for growing ``sgd_scale``, after some training."""
 
+    kind = "direction"
     seed: int
     steps: int
-
-    @property
-    def key(self) -> str:
-        """The task in words that do not change."""
-        return json.dumps(["direction", asdict(self)], sort_keys=True)
 
     def __str__(self) -> str:
         return f"directions, seed {self.seed}"
@@ -95,8 +91,8 @@ def _flat(tensors: Sequence[Tensor]) -> Tensor:
     return torch.cat([tensor.flatten().double() for tensor in tensors])
 
 
-class Ablations:
-    """P1."""
+class Ablations(ShortExperiment):
+    """Experiment P1."""
 
     name = "P1"
     title = "The paper's remarks on its options"
@@ -116,9 +112,8 @@ class Ablations:
             return []
         return beyond_the_edge(runs, _races(records), by=[_MEASURE])
 
-    def execute(self, task: Run | DirectionTask, settings: Settings) -> Record:
-        """One run, or one set of directions."""
-        del settings
+    def run(self, task: Run | DirectionTask) -> Record:
+        """One run of a race, or one set of directions."""
         return execute(task) if isinstance(task, Run) else measure_direction(task)
 
     def verdicts(self, records: Sequence[Record], command: str) -> list[Verdict]:

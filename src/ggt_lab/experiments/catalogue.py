@@ -6,14 +6,14 @@ from pathlib import Path
 
 from ggt_lab.experiments.deep_experiments import DEEP_EXPERIMENTS
 from ggt_lab.experiments.deep_race import DeepRace
-from ggt_lab.experiments.experiment import Experiment, Outcome, Settings, reproduce
+from ggt_lab.experiments.experiment import Experiment, Reproduction, Settings, reproduce
 from ggt_lab.experiments.spectra_over_training import SpectraOverTraining
 from ggt_lab.experiments.wall_clock_claims import read_step_times
 from ggt_lab.problems.unknown_name import unknown
 
 __all__ = [
     "Experiment",
-    "Outcome",
+    "Reproduction",
     "Settings",
     "chosen_experiment",
     "default_folder",

@@ -13,6 +13,7 @@ import statistics
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ggt_lab.experiments.verdicts import NOT_RUN, Verdict
 from ggt_lab.runs.results import Record
@@ -20,6 +21,7 @@ from ggt_lab.runs.results import Record
 __all__ = [
     "AgainstOthers",
     "Claim",
+    "Contest",
     "Finding",
     "Runs",
     "absent",
@@ -59,15 +61,25 @@ class Claim(ABC):
         return Verdict(claim=self.claim, paper=self.paper, command=command, **vars(self.judge(runs)))
 
 
-class AgainstOthers(Claim):
+@dataclass(frozen=True)
+class Contest(Claim):
+    """A claim about ``who`` and ``others``: a number of the curves, ``key``, is to be lower for ``who``."""
+
+    claim: str
+    who: str
+    others: tuple[str, ...]
+    key: str
+    paper: str
+
+
+@dataclass(frozen=True)
+class AgainstOthers(Contest):
     """A claim that compares ``who`` with each of ``others``: it holds if it holds against all of them.
 
     If one of ``others`` was not run, the claim can fail but not hold.
     """
 
-    who: str
-    others: tuple[str, ...]
-    joint = ":"
+    joint: ClassVar[str] = ":"
     """What stands between the name of an entrant and the words about it."""
 
     @abstractmethod

@@ -5,7 +5,17 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ggt_lab.experiments.claim import AgainstOthers, Claim, Finding, Runs, absent, in_words, mean_curves, nothing_run
+from ggt_lab.experiments.claim import (
+    AgainstOthers,
+    Claim,
+    Contest,
+    Finding,
+    Runs,
+    absent,
+    in_words,
+    mean_curves,
+    nothing_run,
+)
 
 __all__ = ["AlikeAlong", "EarlyLead", "FastestAfterDecays", "LowestAlong", "epochs_in_words"]
 
@@ -16,11 +26,6 @@ Curve = Mapping[int, float]
 class LowestAlong(AgainstOthers):
     """``who`` is below each of ``others`` at every epoch from ``first`` on."""
 
-    claim: str
-    who: str
-    others: tuple[str, ...]
-    key: str
-    paper: str
     first: int = 1
 
     def statement(self) -> str:
@@ -151,18 +156,13 @@ def _share(values: Sequence[float]) -> float:
 
 
 @dataclass(frozen=True)
-class FastestAfterDecays(_OfCurves):
+class FastestAfterDecays(_OfCurves, Contest):
     """After each halving of the learning rate, ``key`` of ``who`` falls by a larger factor than for ``others``.
 
     The factor is from the last whole epoch before the halving to the first whole epoch after it. The schedule is
     "halving" of `ggt_lab.runs.long_run.SCHEDULES`.
     """
 
-    claim: str
-    who: str
-    others: tuple[str, ...]
-    key: str
-    paper: str
     parts: int = 8
 
     def entrants(self) -> tuple[str, ...]:

@@ -73,8 +73,6 @@ _VGG = {
     "AdaGrad": ("Adagrad", (0.001, 0.003, 0.01)),
     "SGD": (_SGD, (0.01, 0.03, 0.1)),
 }
-# One grid for both networks, from before either's best rate was known; theirs are at its ends, and it is widened.
-_SPECTRA_OF_IMAGES = {"GGT": (_GGT_FLOAT32, (0.1, 0.3, 1.0))}
 _TRANSFORMER = {
     **_PERPLEXITY,
     "GGT": (_GGT, (0.27, 0.4, 0.6)),
@@ -150,6 +148,16 @@ _R4: list[Claim] = [
     GapAtEnd("R4", "GGT", "Adam", "validation_perplexity", -1.0, "level with Adam"),
     EarlyLead("R4", "GGT", "Adam", "validation_perplexity", "ahead only in the first ~20 epochs", until=(10, 30)),
 ]
+
+
+def _watched_images(title: str, problem: str, schedule: str) -> DeepRace:
+    """A network for images, of which E1 records the spectra."""
+    # One grid for both networks, from before the best rate of either was known: the best rates lie at its ends, and
+    # the grid is widened.
+    entrants = {"GGT": (_GGT_FLOAT32, (0.1, 0.3, 1.0))}
+    return DeepRace("E1", title, problem, entrants, tuning_epochs=3, epochs=30, schedule=schedule, spectrum_every=12)
+
+
 _IN_PERPLEXITY, _IN_IMAGES = ("train_perplexity", "validation_perplexity"), ("train_loss", "test_error")
 
 DEEP_EXPERIMENTS = (
@@ -231,18 +239,11 @@ DEEP_EXPERIMENTS = (
     ),
     # For two epochs Adam stands at the frequencies of the words, whatever its rate: shorter runs would tune nothing.
     DeepRace("R4", "PTB words, LSTM", "ptb-words", _WORDS, tuning_epochs=8, epochs=40, claims=_R4, keys=_IN_PERPLEXITY),
-    # About a thousand records each. The RNN's are the first epochs of a longer run, in which a cosine is still flat.
+    # About a thousand records each.
     SpectraOverTraining(
         {
-            "CNN": DeepRace(
-                "E1",
-                "Shake-Shake 26 2×32d, CIFAR-10",
-                "cifar10",
-                _SPECTRA_OF_IMAGES,
-                tuning_epochs=3,
-                epochs=30,
-                spectrum_every=12,
-            ),
+            "CNN": _watched_images("Shake-Shake 26 2×32d, CIFAR-10", "cifar10", "cosine"),
+            # The first epochs of a longer run, in which a cosine is still flat.
             "RNN": DeepRace(
                 "E1",
                 "3-layer LSTM, PTB characters",
@@ -255,16 +256,7 @@ DEEP_EXPERIMENTS = (
                 spectrum_every=2,
                 changes=(("batch", 128),),
             ),
-            "VGG": DeepRace(
-                "E1",
-                "VGG-19 without batch norm, CIFAR-10",
-                "cifar10-vgg",
-                _SPECTRA_OF_IMAGES,
-                tuning_epochs=3,
-                epochs=30,
-                schedule="halving",
-                spectrum_every=12,
-            ),
+            "VGG": _watched_images("VGG-19 without batch norm, CIFAR-10", "cifar10-vgg", "halving"),
             "Transformer": DeepRace(
                 "E1",
                 "Transformer, PTB characters",

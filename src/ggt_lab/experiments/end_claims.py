@@ -71,10 +71,6 @@ class AtMost(Claim):
 class Compared(AgainstOthers):
     """``who`` ends below each of ``others``. The paper does not say so; it is our own comparison."""
 
-    claim: str
-    who: str
-    others: tuple[str, ...]
-    key: str
     paper: str = "not compared"
     joint = ""
 

@@ -13,7 +13,7 @@ from ggt_lab.runs.process_pool import processes, run_all, waiting
 from ggt_lab.runs.progress import Progress, count_tasks
 from ggt_lab.runs.results import Record, Results, Task
 
-__all__ = ["Experiment", "Outcome", "Settings", "reproduce"]
+__all__ = ["Experiment", "Reproduction", "Settings", "reproduce"]
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Experiment(Protocol):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Reproduction:
     """What a reproduction left."""
 
     verdicts: list[Verdict]
@@ -84,7 +84,7 @@ def reproduce(
     command: str,
     workers: int = 1,
     progress: Progress | None = None,
-) -> Outcome:
+) -> Reproduction:
     """Run what is missing, judge, draw, and write ``folder/verdicts.json``. Interrupted, the same call goes on."""
     settings = replace(settings, folder=folder)
     settings.kept.mkdir(parents=True, exist_ok=True)
@@ -99,7 +99,7 @@ def reproduce(
             tasks += wanted
     left = len(waiting(tasks, results))
     if left:
-        return Outcome([], [], results.path, left)
+        return Reproduction([], [], results.path, left)
     if not any(settings.kept.iterdir()):
         settings.kept.rmdir()
     records = results.of(tasks)
@@ -118,4 +118,4 @@ def reproduce(
         records=records,
         smoke=settings.smoke,
     )
-    return Outcome(verdicts, figures, results.path)
+    return Reproduction(verdicts, figures, results.path)

@@ -4,7 +4,6 @@ f(x) = Σ (1 - cos aᵢᵀx) over an orthonormal basis a: smooth with L = 1, not
 from another orthonormal basis. μ is fixed beforehand; T and w follow from it by `ggt_lab.theory.schedule`.
 """
 
-import json
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from ggt_lab.experiments.experiment import Settings
 from ggt_lab.experiments.seed_statistics import stdev
+from ggt_lab.experiments.short_experiment import ShortExperiment, ShortTask
 from ggt_lab.experiments.verdicts import Figure, Verdict
 from ggt_lab.figures.style import COLORS, log_axis, quiet, save
 from ggt_lab.runs.results import Record
@@ -63,20 +63,16 @@ class Wells:
 
 
 @dataclass(frozen=True)
-class HardWindowTask:
+class HardWindowTask(ShortTask):
     """One run of Algorithm 3."""
 
+    kind = "hard window"
     dimension: int
     sigma: float
     target: float
     ratio: float
     """μ, fixed beforehand."""
     seed: int
-
-    @property
-    def key(self) -> str:
-        """The task in words that do not change."""
-        return json.dumps(["hard window", asdict(self)], sort_keys=True)
 
     def __str__(self) -> str:
         return f"seed {self.seed}"
@@ -117,8 +113,8 @@ def run_hard_window(task: HardWindowTask) -> Record:
     }
 
 
-class HardWindow:
-    """T1."""
+class HardWindow(ShortExperiment):
+    """Experiment T1."""
 
     name = "T1"
     title = "Algorithm 3 within the bound of its theorem"
@@ -129,16 +125,8 @@ class HardWindow:
         dimension, target = (3, 1.0) if settings.smoke else (10, 0.5)
         return [HardWindowTask(dimension, 1.0, target, 0.5, seed) for seed in range(settings.seeds)]
 
-    def more(
-        self, settings: Settings, tasks: Sequence[HardWindowTask], records: Sequence[Record]
-    ) -> list[HardWindowTask]:
-        """Nothing."""
-        del settings, tasks, records
-        return []
-
-    def execute(self, task: HardWindowTask, settings: Settings) -> Record:
-        """One run."""
-        del settings
+    def run(self, task: HardWindowTask) -> Record:
+        """Run Algorithm 3 once."""
         return run_hard_window(task)
 
     def verdicts(self, records: Sequence[Record], command: str) -> list[Verdict]:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ggt_lab.experiments.experiment import Settings
 from ggt_lab.experiments.seed_statistics import FEWEST, gaps, is_negative, runs_of, stdev
+from ggt_lab.experiments.short_experiment import ShortExperiment
 from ggt_lab.experiments.verdicts import Figure, Verdict
 from ggt_lab.figures.race_curves import draw_curves
 from ggt_lab.runs.race import Run, execute, grid
@@ -43,7 +44,7 @@ _ENOUGH_SEEDS = 10
 _LARGEST_GRID = 14
 
 
-class Landscape:
+class Landscape(ShortExperiment):
     """One of the two landscapes, from one or more starts.
 
     Args:
@@ -93,9 +94,8 @@ class Landscape:
             wanted += wider or around_the_best(mine, mine_records, by=list(_MEASURES))
         return wanted
 
-    def execute(self, task: Run, settings: Settings) -> Record:
+    def run(self, task: Run) -> Record:
         """One run of a race."""
-        del settings
         return execute(task)
 
     def verdicts(self, records: Sequence[Record], command: str) -> list[Verdict]:

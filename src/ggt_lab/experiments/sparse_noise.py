@@ -5,7 +5,6 @@ Three algorithms with averaged iterates: SGD; AdaGrad in each coordinate of the 
 the same: the gradients 2x ± z are not axis-aligned while x is not. Learning rates are tuned for each case.
 """
 
-import json
 import math
 import statistics
 from collections.abc import Callable, Sequence
@@ -20,6 +19,7 @@ from torch import Tensor
 
 from ggt_lab.experiments.experiment import Settings
 from ggt_lab.experiments.seed_statistics import FEWEST, stdev
+from ggt_lab.experiments.short_experiment import ShortExperiment, ShortTask
 from ggt_lab.experiments.verdicts import Figure, Verdict
 from ggt_lab.figures.style import COLORS, log_axis, quiet, save
 from ggt_lab.runs.results import Record
@@ -33,9 +33,10 @@ _RATES = tuple(float(f"{10 ** (k / 4):.6g}") for k in range(-10, 5))
 
 
 @dataclass(frozen=True)
-class RatioTask:
+class RatioTask(ShortTask):
     """The adaptive ratio of one algorithm on one instance, for several learning rates."""
 
+    kind = "ratio"
     algorithm: str
     """ "sgd", "diagonal" (AdaGrad in each coordinate of the basis) or "full" (Algorithm 2)."""
     dimension: int
@@ -44,11 +45,6 @@ class RatioTask:
     steps: int
     seed: int
     rates: tuple[float, ...] = _RATES
-
-    @property
-    def key(self) -> str:
-        """The task in words that do not change."""
-        return json.dumps(["ratio", asdict(self)], sort_keys=True)
 
     def __str__(self) -> str:
         return f"{self.algorithm}, d = {self.dimension}, {self.nonzeros} nonzeros, {self.steps} steps"
@@ -138,7 +134,15 @@ def _slope(points: Sequence[tuple[float, float]]) -> float:
     return float(np.polyfit(x, y, 1)[0])
 
 
-class SparseStarts:
+class _RatioExperiment(ShortExperiment):
+    """An experiment whose tasks are adaptive ratios. Its grid of learning rates is wide enough for all."""
+
+    def run(self, task: RatioTask) -> Record:
+        """Measure the ratios of one instance."""
+        return measure_ratios(task)
+
+
+class SparseStarts(_RatioExperiment):
     """T3: dimensions 10 … 1000, starts from dense to one coordinate."""
 
     name = "T3"
@@ -159,16 +163,6 @@ class SparseStarts:
                     )
                     tasks += [RatioTask("full", dimension, nonzeros, steps, seed, rates) for seed in range(seeds)]
         return tasks
-
-    def more(self, settings: Settings, tasks: Sequence[RatioTask], records: Sequence[Record]) -> list[RatioTask]:
-        """Nothing: the grid of learning rates is wide."""
-        del settings, tasks, records
-        return []
-
-    def execute(self, task: RatioTask, settings: Settings) -> Record:
-        """One instance."""
-        del settings
-        return measure_ratios(task)
 
     def verdicts(self, records: Sequence[Record], command: str) -> list[Verdict]:
         """Whether the bound holds everywhere, and how μ depends on d."""
@@ -253,7 +247,7 @@ class SparseStarts:
         return [Figure(files[0], "Adaptive ratio against dimension for three sparsities, each with its dashed bound.")]
 
 
-class RatioGrowth:
+class RatioGrowth(_RatioExperiment):
     """T2: the ratio over the number of steps, for SGD and both AdaGrads."""
 
     name = "T2"
@@ -270,16 +264,6 @@ class RatioGrowth:
             for steps in ((30, 60) if settings.smoke else (100, 300, 1000, 3000))
             for seed in range(settings.seeds)
         ]
-
-    def more(self, settings: Settings, tasks: Sequence[RatioTask], records: Sequence[Record]) -> list[RatioTask]:
-        """Nothing: the grid of learning rates is wide."""
-        del settings, tasks, records
-        return []
-
-    def execute(self, task: RatioTask, settings: Settings) -> Record:
-        """One instance."""
-        del settings
-        return measure_ratios(task)
 
     def verdicts(self, records: Sequence[Record], command: str) -> list[Verdict]:
         """Bounded in T; SGD within its own bound; AdaGrad below SGD where the start is sparse."""

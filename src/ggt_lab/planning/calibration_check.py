@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ggt_lab.planning.calibration import Calibration, calibrate, device_seconds, measured_steps, solve_times
 from ggt_lab.runs.results import Record
@@ -10,9 +10,8 @@ from ggt_lab.runs.results import Record
 __all__ = ["Check", "calibration_of", "check_against", "worst_and_typical"]
 
 
-@dataclass(frozen=True)
-class Check:
-    """A measured step and what the model says of it, calibrated without it."""
+class Check(NamedTuple):
+    """A measured step, and its prediction from all the other steps."""
 
     case: str
     measured_ms: float

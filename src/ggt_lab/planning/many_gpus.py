@@ -1,11 +1,11 @@
 """What a step of GGT costs on many GPUs, on paper and by simulation: 7 B and 70 B parameters on 64 to 1024 of them.
 
 On paper: `ggt_lab.planning.step_plan` gives the time for the columns of one GPU, with constants measured on one GPU.
-The network between the GPUs is assumed, not measured (`Network`). Columns are counted from the shapes of the model, with
-parts of unequal size and alignment.
+The network between the GPUs is assumed, not measured (`Network`). Columns are counted from the shapes of the model, and
+parts of unequal size and alignment are taken into account.
 
 By simulation: every rank takes a little longer than planned and is interrupted now and then (`Noise`), and an
-all-reduce waits for the last rank. The simulation follows the messages through the tree one by one, so that waiting shows.
+all-reduce waits for the last rank. The simulation follows the messages through the tree one by one.
 """
 
 import math
