@@ -1,7 +1,7 @@
-"""Runs cases one process each, so that a failed capture or a lack of memory in one cannot spoil the next.
+"""Runs each case in a process of its own: a failed capture or a lack of memory in one case cannot spoil the next.
 
-One JSON file per case, written when the case is finished: the same command goes on with what is not. Processes are
-forked from one that has imported torch and touched no device, which saves seconds per case.
+Each finished case is a JSON file, and the same command goes on with the rest. The processes are forked from a process
+that has imported torch and touched no device, which saves seconds for each case.
 """
 
 import json
@@ -43,22 +43,22 @@ MEASURES: dict[str, Callable[..., dict[str, Any]]] = {
 """The function that measures a case of each kind: (device, bandwidth, **options) → figures."""
 
 LONGEST = 240.0
-"""Seconds after which a case is given up, and recorded as failed."""
+"""The seconds after which a case is given up and recorded as failed."""
 
 FINISHED = ("done", "not installed")
 _LOG_TAIL = 1500
 
 
 def wanted_cases(what: Sequence[str], device: str | None, *, quick: bool) -> tuple[list[Case], str]:
-    """What a person wants measured, and on which device.
+    """The cases to measure, and the device.
 
     Args:
-        what: kinds of cases; none: all that the device can.
-        device: "cuda" or "cpu"; None: cuda where there is one.
-        quick: only what was promised.
+        what: kinds of cases; none: all kinds that the device can measure.
+        device: "cuda" or "cpu"; None takes cuda where there is one.
+        quick: only the cases with a promised figure.
 
     Raises:
-        ValueError: there is no such kind or device, or it cannot be measured here.
+        ValueError: there is no such kind or device, or this machine cannot measure it.
     """
     gpu = torch.cuda.is_available()
     device = device or ("cuda" if gpu else "cpu")
@@ -83,18 +83,18 @@ def run_cases(
     longest: float = LONGEST,
     on_done: Callable[[Record], None] | None = None,
 ) -> list[Record]:
-    """Measure what is not finished yet, and write one JSON each.
+    """Measure the cases that are not finished, and write a JSON file for each.
 
     Args:
-        cases: what to measure, in this order.
-        out: folder of the JSON files; logs go to ``out/logs``.
+        cases: the cases, in the order of measuring.
+        out: the folder of the JSON files; logs go to ``out/logs``.
         device: "cuda" or "cpu".
-        seconds: no longer than this; what is left over is left for the next call.
-        longest: seconds after which a single case is given up.
-        on_done: called with each record, also of those finished before.
+        seconds: the time for all cases; the next call measures the rest.
+        longest: the seconds after which a single case is given up.
+        on_done: called with each record, also with records of earlier calls.
 
     Returns:
-        The records of all cases that have one now, failed ones included.
+        The records of all cases that are measured now, also of failed cases.
     """
     out.mkdir(parents=True, exist_ok=True)
     (out / "logs").mkdir(exist_ok=True)
@@ -117,10 +117,10 @@ def run_cases(
 
 
 def measure_case(case: Case, device: torch.device) -> Record:
-    """The record of one case, measured here; an error is a record, too."""
+    """Measure one case in this process; an error gives a record too."""
     start = time.perf_counter()
     record: Record = {"case": case.name, "kind": case.kind, "options": case.options, "device": device.type}
-    record["environment"] = _environment(device)  # now: a device that has failed says nothing more
+    record["environment"] = _environment(device)  # before the case: a device that failed cannot be asked
     try:
         torch.manual_seed(0)
         bandwidth = copy_bandwidth(device)
@@ -151,7 +151,7 @@ def _version(package: str) -> str | None:
 
 
 def _finished(file: Path) -> Record | None:
-    """What is in the file, if that case need not be run again; a failed one is tried again."""
+    """The record in the file, if the case need not be measured again. A failed case is measured again."""
     try:
         record = json.loads(file.read_text())
     except (OSError, ValueError):
@@ -162,7 +162,7 @@ def _finished(file: Path) -> Record | None:
 def _in_a_process(
     context: ForkServerContext, case: Case, out: Path, device: str, *, limit: float, cut_short: bool
 ) -> Record | None:
-    """Run one case; None if it was the time of the whole run that was up, not the case's."""
+    """Run one case; None if the time for all cases was up, not the time for this case."""
     file, log = out / f"{case.name}.json", out / "logs" / f"{case.name}.log"
     file.unlink(missing_ok=True)
     process = context.Process(target=_child, args=(case, file, log, device, sys.argv))
@@ -184,7 +184,7 @@ def _in_a_process(
     tail = log.read_text(errors="replace")[-_LOG_TAIL:] if log.exists() else ""
     failed: Record = {"case": case.name, "kind": case.kind, "options": case.options, "device": device}
     failed.update(status="failed", error=words, log=tail, seconds=time.perf_counter() - start)
-    # Nothing here may touch the device: this process only waits for others.
+    # Nothing here may touch the device: this process only waits for other processes.
     failed["environment"] = {"torch": torch.__version__, "command": " ".join(sys.argv[1:])}
     write_atomically(file, json.dumps(failed, indent=1))
     return failed
@@ -196,7 +196,7 @@ def _child(case: Case, file: Path, log: Path, device: str, arguments: list[str])
         os.dup2(to.fileno(), 1)
         os.dup2(to.fileno(), 2)
     write_atomically(file, json.dumps(measure_case(case, torch.device(device)), indent=1))
-    os._exit(0)  # a device that failed may hang when it is put away in good order
+    os._exit(0)  # after a failure, a normal exit may hang in the driver
 
 
 def unfinished(cases: Collection[Case], records: Sequence[Record]) -> list[Case]:

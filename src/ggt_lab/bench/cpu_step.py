@@ -1,6 +1,6 @@
-"""What a GGT step costs on a CPU: beside the two bare products W v and Wᵀ c, and beside torchzero's GGT.
+"""The cost of a GGT step on a CPU, beside the two bare products W v and Wᵀ c, and beside torchzero's GGT.
 
-All contenders run in one process, interleaved: a noisy machine is noisy to all of them alike.
+All contenders run in one process and in turn, so that noise of the machine hits all of them.
 """
 
 import importlib.util
@@ -22,7 +22,7 @@ __all__ = ["cpu", "memory", "memory_here"]
 
 
 class _Stepper:
-    """One parameter of d elements that gets a fresh gradient, not timed, before every step."""
+    """One parameter of d elements. Before every step it gets a fresh gradient, which is not timed."""
 
     def __init__(self, d: int, r: int, dtype: str = "float32", name: str = "GGT") -> None:
         self.parameter = nn.Parameter(torch.ones(d))
@@ -38,14 +38,14 @@ class _Stepper:
 
 
 def cpu(device: torch.device, bandwidth: float, *, figure: str, rounds: int = 15, **sizes: Any) -> dict[str, Any]:  # noqa: ANN401
-    """One figure of the CPU's step.
+    """Measure one figure of a step on the CPU.
 
     Args:
-        device: the CPU; the argument is there for all cases to look alike.
-        bandwidth: of a copy; recorded with the case, not needed here.
+        device: the CPU; every kind of case has this argument.
+        bandwidth: bandwidth of a copy; every kind of case has this argument, and it is not needed here.
         figure: "step", "torchzero", "growth" or "memory".
-        rounds: timed.
-        sizes: of the figure.
+        rounds: the number of timed rounds.
+        sizes: arguments of the figure.
     """
     del device, bandwidth
     if figure == "memory":
@@ -86,9 +86,10 @@ def _growth(*, sizes: Sequence[Sequence[int]], rounds: int) -> dict[str, Any]:
 
 
 def memory(*, d: int, r: int) -> dict[str, Any]:
-    """Peak memory of making and running an optimizer, less its window, in units of d float32 (at most 4).
+    """Peak memory of making and running an optimizer, without its window, in units of d float32 (at most 4).
 
-    In a process of its own, whose allocator gives every large block back at once, so that resident means used. Linux.
+    It is measured in a process of its own, whose allocator gives every large block back at once, so that resident
+    memory is used memory. Works on Linux only.
     """
     script = f"from ggt_lab.bench.cpu_step import memory_here; print(memory_here({d}, {r}))"
     source = str(Path(__file__).parents[2])
@@ -99,8 +100,8 @@ def memory(*, d: int, r: int) -> dict[str, Any]:
 
 
 def memory_here(d: int, r: int) -> float:
-    """`memory` in this very process."""
-    with torch.no_grad():  # compilers and workspaces, there from the first use on
+    """`memory`, measured in this process."""
+    with torch.no_grad():  # the first use makes compilers and workspaces, which stay
         products.gram_row(torch.zeros(r, d), torch.zeros(d))
     _Stepper(1000, r)
     parameter = nn.Parameter(torch.ones(d))

@@ -1,4 +1,4 @@
-"""What a step does beside taking time: kernels it starts, waits of the host, memory at its peak."""
+"""Counters of a step on a GPU: kernels that it starts, waits of the host, and peak memory."""
 
 import warnings
 from collections.abc import Callable
@@ -13,7 +13,7 @@ _SLOWEST = 16
 
 
 def launches(call: Callable[[], object]) -> dict[str, Any]:
-    """How many kernels and copies one call starts on the device, and the microseconds of the slowest, by name."""
+    """The number of kernels and copies that one call starts on the device, and the microseconds of the slowest."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         call()
         torch.cuda.synchronize()
@@ -27,7 +27,10 @@ def launches(call: Callable[[], object]) -> dict[str, Any]:
 
 
 def host_syncs(call: Callable[[], object]) -> int:
-    """How often one call waits for the device: 0 if it passes ``set_sync_debug_mode("error")``, else a count."""
+    """How often the host waits for the device during one call.
+
+    The answer is 0 if the call passes ``set_sync_debug_mode("error")``; otherwise the warnings are counted.
+    """
     try:
         torch.cuda.set_sync_debug_mode("error")
         call()
@@ -48,7 +51,7 @@ def host_syncs(call: Callable[[], object]) -> int:
 
 
 def peak_bytes(call: Callable[[], object]) -> int:
-    """Bytes by which allocated device memory rises at most during ``call``."""
+    """The largest rise of allocated device memory during ``call``, in bytes."""
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     before = torch.cuda.memory_allocated()

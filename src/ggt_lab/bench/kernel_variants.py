@@ -1,4 +1,4 @@
-"""Every variant of the kernels, by itself: what the defaults in `torch_ggt.kernels` were chosen by."""
+"""Every variant of the GPU kernels, timed by itself. The defaults of the kernels were chosen by these times."""
 
 import itertools
 import json
@@ -21,14 +21,14 @@ _EPS, _JITTER = 1e-8, 1e-6
 
 
 def kernels(device: torch.device, bandwidth: float, *, d: int, r: int, dtype: str) -> dict[str, Any]:
-    """Variants of both passes over a window, in milliseconds, beside cuBLAS and plain torch; and their errors.
+    """Milliseconds of the variants of both passes over a window, beside cuBLAS and plain torch, and their errors.
 
     Args:
         device: a GPU.
-        bandwidth: of a copy, bytes per second.
-        d: columns; rounded up to whole vectors.
-        r: rows.
-        dtype: of the rows.
+        bandwidth: bytes per second of a copy.
+        d: the number of columns; it is rounded up to whole vectors.
+        r: the number of rows.
+        dtype: the number type of the rows.
     """
     from torch_ggt.kernels import gpu  # noqa: PLC0415 - needs Triton
     from torch_ggt.kernels.spans import Spans  # noqa: PLC0415
@@ -43,7 +43,7 @@ def kernels(device: torch.device, bandwidth: float, *, d: int, r: int, dtype: st
     spans = Spans([0, d], r, device)
     floor = r * d * kind.itemsize / bandwidth * 1e3
 
-    def ms(call: Callable[[], object]) -> Any:  # noqa: ANN401 - a time, or an error's words
+    def ms(call: Callable[[], object]) -> Any:  # noqa: ANN401 - a time, or an error in words
         return attempt(_ms, call, device)
 
     passes: dict[str, dict[str, Any]] = {"W v": {}, "WT c": {}, "WT c and update": {}}
@@ -97,10 +97,10 @@ def root(device: torch.device, bandwidth: float, *, r: int, batch: int) -> dict[
     """Milliseconds of c = (N + εI)⁻¹ a by each solver, and the relative error of the step against eigh.
 
     Args:
-        device: where; the kernels need a GPU.
-        bandwidth: of a copy; recorded with the case, not needed here.
-        r: size of a matrix.
-        batch: how many.
+        device: the device; the kernels need a GPU.
+        bandwidth: bandwidth of a copy; every kind of case has this argument, and it is not needed here.
+        r: the size of a matrix.
+        batch: the number of matrices.
     """
     del bandwidth
     options: Any = {"dtype": torch.float64, "device": device}
@@ -137,7 +137,7 @@ def root(device: torch.device, bandwidth: float, *, r: int, batch: int) -> dict[
         result[name] = attempt(_ms, solve, device)
         result[f"{name}, captured"] = attempt(_captured_ms, solve, device)
         result[f"{name}, error"] = attempt(_error_of, solve, G, u)
-    # Last: torch's batched Cholesky cannot be captured everywhere, and a failed capture spoils the process.
+    # This comes last: torch's batched Cholesky cannot be captured everywhere, and a failed capture spoils the process.
     result["cholesky 1e-08, captured"] = attempt(_captured_ms, partial(by_torch, "cholesky"), device)
     return result
 
@@ -155,5 +155,5 @@ def _error_of(solve: Callable[[], Tensor], G: Tensor, u: Tensor) -> float:
 
 
 def relative_error(G: Tensor, c: Tensor, u: Tensor) -> float:
-    """Of the step G c against u, the largest of a batch."""
+    """The relative error of the step G c against u, the largest in a batch."""
     return float((((G @ c[..., None]).squeeze(-1) - u).norm(dim=-1) / u.norm(dim=-1)).max())

@@ -1,4 +1,4 @@
-"""One optimizer step, nothing else: ours in its variants and scopes, and others' beside it, on the same gradients."""
+"""One optimizer step and nothing else: GGT in its variants and scopes, and other optimizers, on equal gradients."""
 
 import importlib
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from torch_ggt import GGT
 __all__ = ["NotInstalledError", "fill", "make_optimizer", "make_parameters", "step"]
 
 _ODD_TENSORS = 20
-_SMALL = 10**10  # bytes of a window of which a second one is made
+_SMALL = 10**10  # bytes; of a window up to this size a second one is made
 _VOCABULARY = 50
 _PERIOD = 10  # SOAP renews its bases every ten steps: whole periods must be timed, and averaged
 
@@ -26,21 +26,21 @@ OPTIMIZERS = ("GGT", "SGD", "Adam", "Muon", *_NEEDS)
 
 
 class NotInstalledError(Exception):
-    """A baseline whose package is not here: recorded as such."""
+    """The package of a baseline is not installed; the record says so."""
 
 
 def make_parameters(
     shapes: str, device: torch.device, *, d: int | None = None, tensors: int = _ODD_TENSORS
 ) -> list[nn.Parameter]:
-    """Parameters with gradients of noise.
+    """Parameters whose gradients are noise.
 
     Args:
-        shapes: "odd": ``tensors`` vectors of d elements together, of all sizes, odd ones among them; "lstm": those of
-            the paper's 3-layer LSTM, 5.3 M; "gpt": those of a Transformer of 10.8 M in 78 tensors; "square": square
-            matrices of about d elements together.
-        device: where.
-        d: elements; for "odd" and "square".
-        tensors: their number; for "odd".
+        shapes: "odd": vectors of many sizes, also odd ones, with d elements together. "square": four square matrices
+            with about d elements together. "lstm": the shapes of the paper's 3-layer LSTM (5.3 M). "gpt": the shapes
+            of a Transformer (10.8 M in 78 tensors).
+        device: the device.
+        d: the number of elements, for "odd" and "square".
+        tensors: the number of vectors, for "odd".
     """
     if shapes == "odd":
         assert d is not None
@@ -71,12 +71,12 @@ def make_optimizer(
     scope: str = "model",
     cuda_graph: bool = False,
 ) -> Callable[[], object]:
-    """The step of an optimizer of that name (see `OPTIMIZERS`), each as its users would run it for speed.
+    """The step of the optimizer of that name (see `OPTIMIZERS`), with the options that make it fast.
 
-    Muon knows matrices only; vectors are left to fused Adam, as its authors do. ``cuda_graph`` is an option of GGT.
+    Muon takes matrices only; vectors go to fused Adam, as its authors do it. ``cuda_graph`` is an option of GGT.
 
     Raises:
-        NotInstalledError: the package that has it is not here.
+        NotInstalledError: the package of the optimizer is not installed.
     """
     on_gpu = parameters[0].is_cuda
     if name == "GGT":
@@ -101,7 +101,7 @@ def make_optimizer(
             parameters, package.m.GGT(history_size=r), package.m.LR(1e-3)
         ).step
         return step
-    # Their defaults: SOAP renews its bases every 10 steps, Shampoo its roots every step.
+    # With their defaults SOAP renews its bases every 10 steps, and Shampoo its roots every step.
     step = getattr(package, name)(parameters, lr=1e-3).step
     return step
 
@@ -121,7 +121,7 @@ def _muon(parameters: Sequence[nn.Parameter]) -> Callable[[], object]:
 
 
 def fill(step: Callable[[], object], parameters: Sequence[nn.Parameter], times: int) -> None:
-    """Step on fresh gradients, so that what is timed afterwards is a full window."""
+    """Take steps on fresh gradients, so that the window is full when steps are timed."""
     for _ in range(times):
         for parameter in parameters:
             assert parameter.grad is not None
@@ -142,23 +142,23 @@ def step(
     repeats: int = 30,
     seconds: float = 15.0,
 ) -> dict[str, Any]:
-    """Time of a step in eager mode and captured, against the floor; memory, launches and waits of the host.
+    """Time of a step in eager mode and captured, compared with the floor; memory, launches and waits of the host.
 
-    The floor is 2·r·d·bytes over the copy bandwidth: each number of the window read twice. What is captured is the step
-    alone, of gradients that stay where they are. Of a GGT with a small window there is "graph", too: eager, with the
-    optimizer's own graph (``cuda_graph=True``).
+    The floor is 2·r·d·bytes divided by the copy bandwidth: each number of the window is read twice. Captured is the
+    step alone, with gradients that stay in place. A GGT with a small window has a third time, "graph": eager, with the
+    graph that the optimizer makes of its own step (``cuda_graph=True``).
 
     Args:
-        device: where.
-        bandwidth: of a copy, bytes per second.
+        device: the device.
+        bandwidth: bytes per second of a copy.
         optimizer: a name of `OPTIMIZERS`.
         shapes: see `make_parameters`.
-        d: parameters, where the shapes do not say.
-        r: window, for those that have one.
-        dtype: of GGT's window.
-        scope: of GGT.
-        repeats: timed steps.
-        seconds: at most about so long for each of the two timings.
+        d: the number of parameters, if the shapes do not say.
+        r: the number of rows of the window, for an optimizer that has one.
+        dtype: the number type of the window of GGT.
+        scope: the scope of GGT.
+        repeats: the number of timed steps.
+        seconds: the time that each timing may take, roughly.
     """
     parameters = make_parameters(shapes, device, d=d)
     elements = sum(p.numel() for p in parameters)
@@ -192,7 +192,7 @@ def step(
     if device.type == "cuda":
         result["launches"] = attempt(lambda: launches(take))
         result["host_syncs"] = attempt(lambda: host_syncs(take))
-        # Last: a capture that fails may leave this process unable to do anything more.
+        # This comes last: after a failed capture the process may not be able to go on.
         result["captured"] = attempt(
             lambda: measure(captured(take), device, repeats=repeats, seconds=seconds).as_dict()
         )

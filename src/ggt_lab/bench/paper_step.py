@@ -1,4 +1,4 @@
-"""The step as the paper costs it, O(dr²): the whole Gram and its eigenvectors, or the SVD of the window (claim O2)."""
+"""The step of the paper, in O(dr²): the whole Gram and its eigenvectors, or the SVD of the window (claim O2)."""
 
 import functools
 from collections.abc import Callable
@@ -13,9 +13,9 @@ from ggt_lab.bench.timing import attempt, interleaved, seconds_of, summarize
 __all__ = ["METHODS", "by_eigh", "by_eigh_in_the_span", "by_svd", "paper"]
 
 _EPS = 1e-8
-_BLOCK = 5  # steps between two waits for the device: in training, too, the host runs ahead
+_BLOCK = 5  # steps between two waits for the device; in training the host runs ahead as well
 _LONG = 0.1  # seconds of a call after which waiting for the device no longer matters
-_SMALLEST = 1e-6  # eigenvalue, of the mean: below it there is rounding noise, in float32
+_SMALLEST = 1e-6  # smaller eigenvalues, in units of the mean, are rounding noise of float32
 
 
 def by_eigh(G: Tensor, v: Tensor) -> Tensor:
@@ -32,19 +32,19 @@ def by_eigh(G: Tensor, v: Tensor) -> Tensor:
 
 
 def by_svd(G: Tensor, v: Tensor, *, driver: str | None = None) -> Tensor:
-    """The same with the thin SVD of G, the method that claim O2 finds slower.
+    """The paper's formula with U from the thin SVD of G, the method that claim O2 calls slower.
 
     Args:
         G: (d, r), float32.
         v: (d,).
-        driver: of cuSOLVER; torch's own choice, gesvdj, fails where the window is large.
+        driver: a driver of cuSOLVER. torch's own choice, gesvdj, fails on large windows.
     """
     U, root, _ = torch.linalg.svd(G, full_matrices=False, driver=driver)
     return _apply(U, root, v)
 
 
 def by_eigh_in_the_span(G: Tensor, v: Tensor) -> Tensor:
-    """The cheapest form: v is the first column of G, so that one product with G is enough after eigh."""
+    """The cheapest form: v is the first column of G, so that after eigh one product with G is enough."""
     del v
     values, vectors = torch.linalg.eigh(G.t() @ G)
     root = values.clamp_min(_SMALLEST * values.mean()).sqrt()
@@ -65,25 +65,25 @@ METHODS: dict[str, dict[str, Callable[[Tensor, Tensor], Tensor]]] = {
         **{f"SVD by {driver}": functools.partial(by_svd, driver=driver) for driver in ("gesvda", "gesvd")},
     },
 }
-"""What a case of that method times."""
+"""The variants that a case of each method times."""
 
 
 def paper(
     device: torch.device, bandwidth: float, *, d: int, r: int, method: str, rounds: int = 10, seconds: float = 60.0
 ) -> dict[str, Any]:
-    """Times of the paper's step beside GGT's, interleaved in one process, and how many times faster ours is.
+    """Times of the paper's step and of the GGT step, in turn in one process, and how many times faster GGT is.
 
-    The paper's side gets less work than it would have: G is there already, column by column, and neither momentum nor
-    the parameters' update is in its time, while ours is the whole step. Products are true float32 (no TF32).
+    The comparison favours the paper's step. Its G exists already, and its time includes neither momentum nor the update
+    of the parameters, while the GGT step is timed as a whole. Products are true float32 (no TF32).
 
     Args:
-        device: where.
-        bandwidth: of a copy; recorded with the case, not needed here.
-        d: parameters.
-        r: window.
+        device: the device.
+        bandwidth: bandwidth of a copy; every kind of case has this argument, and it is not needed here.
+        d: the number of parameters.
+        r: the number of rows of the window.
         method: "eigh" or "svd".
-        rounds: timed blocks of each, of five calls or, where one takes long, of one.
-        seconds: at most about so long.
+        rounds: the number of timed blocks of each. A block is five calls, or one call if a call takes long.
+        seconds: the time that all blocks may take, roughly.
     """
     del bandwidth
     assert torch.get_float32_matmul_precision() == "highest"

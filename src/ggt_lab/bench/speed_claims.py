@@ -21,10 +21,10 @@ _FASTER = 10.0
 
 
 def speed_verdicts(records: Sequence[Record]) -> list[Verdict]:
-    """O1 and O2, as far as these records have them.
+    """The verdicts on O1 and O2, as far as these records decide them.
 
     Args:
-        records: of `ggt_lab.runs.results.read_cases`.
+        records: what `ggt_lab.bench.case_files.read_cases` returned.
     """
     done = [record for record in records if record.get("status") == "done"]
     training = [record["result"] for record in done if record["kind"] == "training"]

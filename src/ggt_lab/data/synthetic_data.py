@@ -1,4 +1,4 @@
-"""Small data made up on the spot: the paths of the deep experiments, end to end, in seconds and without files."""
+"""Small made-up data: deep experiments run on it from end to end, in seconds and without files."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ __all__ = ["synthetic_images", "synthetic_text"]
 
 
 def synthetic_images(train: int = 128, test: int = 64, *, seed: int = 0) -> Images:
-    """Ten classes, each a random low-resolution pattern, under noise."""
+    """Images of ten classes; each class is a random pattern of low resolution, with noise."""
     random = np.random.default_rng(seed)
     patterns = random.integers(40, 216, (10, 3, 4, 4)).repeat(8, axis=2).repeat(8, axis=3)
 
@@ -22,7 +22,7 @@ def synthetic_images(train: int = 128, test: int = 64, *, seed: int = 0) -> Imag
 
 
 def synthetic_text(vocabulary: int = 12, length: int = 2000, *, seed: int = 0) -> Text:
-    """A Markov chain, two likely successors to every token; ``length`` to train on, a fifth of it to validate."""
+    """A Markov chain. Every token has two likely successors. ``length`` tokens to train, a fifth to validate."""
     random = np.random.default_rng(seed)
     successors = random.integers(0, vocabulary, (vocabulary, 2))
 

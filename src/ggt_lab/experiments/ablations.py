@@ -1,9 +1,9 @@
-"""P1: the paper's remarks on its own options, each tried on a small network with everything else left alone.
+"""P1: the paper's remarks on its own options. Each option is changed alone, on a small network.
 
-Runs are those of a race on ``digits``, each variant at its own tuned learning rate, compared seed by seed by the mean
-of log₁₀ training loss over the run. A gain counts when Student's test shows it at 95 %. "Little" and "unnoticeable" are
-given a number: the change, its standard error included, is less than what a change of seed does (the standard deviation
-over seeds of the variant compared with).
+The runs are a race on ``digits``. Each variant has its own tuned learning rate. Variants are compared seed by seed, by
+the mean of log₁₀ training loss over the run. A gain counts if Student's test shows it at 95 %. "Little" and
+"unnoticeable" get a number: the change and its standard error together are smaller than the effect of a seed, which is
+the standard deviation over the seeds of the other variant.
 """
 
 import itertools
@@ -47,7 +47,7 @@ _MEASURE = "log_per_step"
 
 @dataclass(frozen=True)
 class DirectionTask(ShortTask):
-    """The angle between GGT's step and SGD's with momentum, for growing ``sgd_scale``, after some training."""
+    """The angle between a GGT step and an SGD step with momentum, for growing ``sgd_scale``, after some training."""
 
     kind = "direction"
     seed: int
@@ -58,10 +58,10 @@ class DirectionTask(ShortTask):
 
 
 def measure_direction(task: DirectionTask) -> Record:
-    """Train, then take the next step once for every scale, each from the same state.
+    """Train, then take the next step once for every scale, always from the state after training.
 
-    A scale is given in units of 1/(√λmax of the window): at 1 the added term is as large as the preconditioner's own
-    gain in its stiffest direction.
+    The unit of a scale is 1/(√λmax of the window): at 1 the added term is as large as the gain of the preconditioner in
+    its stiffest direction.
     """
     problem = problem_class(_PROBLEM)(task.seed, torch.device("cpu"))
     parameters = list(problem.parameters())
@@ -99,7 +99,7 @@ class Ablations(ShortExperiment):
     seeds = 5
 
     def first(self, settings: Settings) -> list[Run | DirectionTask]:
-        """All variants on the same grid, and the directions."""
+        """All variants on one grid, and the directions."""
         rates, steps = ((0.01, 0.03), 4) if settings.smoke else (_RATES, None)
         seeds = range(settings.seeds)
         runs = grid(_PROBLEM, dict.fromkeys(_SPECS, rates), seeds, steps=steps)
@@ -117,7 +117,7 @@ class Ablations(ShortExperiment):
         return execute(task) if isinstance(task, Run) else measure_direction(task)
 
     def verdicts(self, records: Sequence[Record], command: str) -> list[Verdict]:
-        """One per remark."""
+        """Judge each remark."""
         races = _races(records)
         best = {standing.optimizer: standing for standing in standings(races, by=_MEASURE)}
 
@@ -170,7 +170,7 @@ class Ablations(ShortExperiment):
         ]
 
     def draw(self, records: Sequence[Record], folder: Path) -> list[Figure]:
-        """Every variant at its best learning rate, and the way from GGT to SGD."""
+        """Draw every variant at its best learning rate, and the way from GGT to SGD."""
         races = _races(records)
         ordered = standings(races, by=_MEASURE)
         figure, (dots, way) = plt.subplots(1, 2, figsize=(10, 4), width_ratios=(3, 2), layout="constrained")
@@ -198,13 +198,13 @@ def _is_gain(differences: Sequence[float], noise: float) -> bool | None:
 
 
 def _is_no_gain(differences: Sequence[float], noise: float) -> bool | None:
-    """No better: not shown to be, and on average by less than a seed does."""
+    """No better: a gain is not shown, and the mean gain is smaller than the effect of a seed."""
     better = is_negative(differences)
     return None if better is None and statistics.fmean(differences) < -noise else better is not True
 
 
 def _is_little(differences: Sequence[float], noise: float) -> bool | None:
-    """The change is less than what a seed does, its uncertainty included; None if that is too large to say."""
+    """The change and its uncertainty together are smaller than the effect of a seed; None if that stays open."""
     if len(differences) < FEWEST:
         return None
     mean, error = abs(statistics.fmean(differences)), stdev(differences) / math.sqrt(len(differences))

@@ -1,4 +1,4 @@
-"""The paper's experiments by name: ``ggt reproduce S1``."""
+"""The experiments of the paper by name, as ``ggt reproduce S1`` names them."""
 
 import ast
 from collections.abc import Sequence
@@ -22,17 +22,17 @@ __all__ = [
     "reproduce",
 ]
 
-_SMALL = ("S1", "S2", "T1", "T2", "T3", "P1")
+_ON_A_CPU = ("S1", "S2", "T1", "T2", "T3", "P1")
 _DEEP: dict[str, DeepRace | SpectraOverTraining] = {each.name: each for each in DEEP_EXPERIMENTS}
 
 
 def experiment_names() -> list[str]:
-    """What can be reproduced."""
-    return [*_SMALL, *_DEEP]
+    """The names of all experiments."""
+    return [*_ON_A_CPU, *_DEEP]
 
 
 def default_folder(name: str, *, smoke: bool) -> Path:
-    """Where results go unless somebody says otherwise; those of a smoke test never beside others."""
+    """The folder of the results, unless the user names one. A smoke test has a folder of its own."""
     return Path("out/reproduce") / (name + ("-smoke" if smoke else ""))
 
 
@@ -40,16 +40,16 @@ def experiment(name: str) -> Experiment:
     """The experiment of that name.
 
     Raises:
-        ValueError: no such experiment; the message names the closest ones.
+        ValueError: there is no such experiment; the message names the closest ones.
     """
     if name in _DEEP:
         return _DEEP[name]
-    if name not in _SMALL:
+    if name not in _ON_A_CPU:
         raise unknown("experiment", name, experiment_names(), "Names are those of the paper's claims, see `ggt list`.")
-    # They draw with matplotlib, which is not where deep experiments are trained.
-    from ggt_lab.experiments.cpu_experiments import SMALL_EXPERIMENTS  # noqa: PLC0415
+    # These experiments need matplotlib, which a machine that trains deep experiments may not have.
+    from ggt_lab.experiments.cpu_experiments import CPU_EXPERIMENTS  # noqa: PLC0415
 
-    return next(each for each in SMALL_EXPERIMENTS if each.name == name)
+    return next(each for each in CPU_EXPERIMENTS if each.name == name)
 
 
 def chosen_experiment(
@@ -60,17 +60,17 @@ def chosen_experiment(
     changes: Sequence[str] = (),
     step_times: Path | None = None,
 ) -> Experiment:
-    """The experiment of that name, as a person wants it; for deep experiments only.
+    """The experiment of that name, with the choices of the user. Only deep experiments have choices.
 
     Args:
-        name: of the experiment.
-        entrants: which optimizers (of E1: models) to run; empty: all.
-        epochs: length of the full runs; None: the experiment's own.
+        name: the name of the experiment.
+        entrants: the optimizers (in E1, the models) to run; empty: all.
+        epochs: the length of the full runs; None: the length that the experiment names.
         changes: settings of the problem, as ``name=value``: ``weight_drop=0.5``.
-        step_times: a folder of ``ggt bench --what training``, which claims about seconds are judged by.
+        step_times: a folder of ``ggt bench --what training``: claims about seconds are judged by its step times.
 
     Raises:
-        ValueError: no such experiment or entrant, or a choice that it does not have.
+        ValueError: there is no such experiment or entrant, or the experiment has no such choice.
     """
     if name not in _DEEP and (entrants or epochs is not None or changes or step_times is not None):
         raise ValueError(f"--entrants, --epochs, --set and --step-times are for deep experiments: {', '.join(_DEEP)}")

@@ -6,9 +6,9 @@ from ggt_lab.experiments.hard_window_bound import HardWindow
 from ggt_lab.experiments.landscapes import Landscape
 from ggt_lab.experiments.sparse_noise import RatioGrowth, SparseStarts
 
-__all__ = ["SMALL_EXPERIMENTS"]
+__all__ = ["CPU_EXPERIMENTS"]
 
-SMALL_EXPERIMENTS: tuple[Experiment, ...] = (
+CPU_EXPERIMENTS: tuple[Experiment, ...] = (
     Landscape(
         "S1",
         "Logistic regression",

@@ -1,7 +1,7 @@
 """The paper's deep experiments: optimizers, grids, lengths, claims.
 
-Baselines of the paper decide its claims. AdamW, Muon and SOAP came after it, and GGT with a matrix for each parameter
-is ours: they are tuned and shown beside the others, and no claim of the paper depends on them.
+The paper's own baselines decide its claims. AdamW, Muon and SOAP are newer than the paper, and GGT with a matrix for
+each parameter is ours. These four are tuned and shown beside the others, and no claim of the paper depends on them.
 """
 
 from ggt_lab.experiments.claim import Claim
@@ -15,17 +15,17 @@ __all__ = ["DEEP_EXPERIMENTS"]
 
 _GGT = "GGT(window=200, window_dtype='bfloat16', adjust_lr_fn='original')"
 _BY_PARAMETER = "GGT(window=200, window_dtype='bfloat16', adjust_lr_fn='original', scope='parameter')"
-# Rows rounded to bfloat16 hide eigenvalues below 1.5e-5 of their sum: spectra are recorded from float32 ones.
+# Rows in bfloat16 hide eigenvalues below 1.5e-5 of their sum: spectra are recorded from float32 rows.
 _GGT_FLOAT32 = "GGT(window=200, window_dtype='float32', adjust_lr_fn='original')"
 _SGD = "SGD(momentum=0.9)"
-# "With the same window parameters" as Adam's: β₂ = 0.999, and momentum where there is one.
+# The paper: "with the same window parameters" as Adam. So β₂ = 0.999, and momentum 0.9 where there is momentum.
 _RMSPROP, _ADADELTA = "RMSprop(alpha=0.999, momentum=0.9)", "Adadelta(rho=0.999)"
 _MUON, _SOAP = "MuonAndAdamW", "pytorch_optimizer.SOAP"
 
 _BASELINES = ("Adam", "AdaGrad", "SGD")
 _ALL_BASELINES = (*_BASELINES, "RMSprop", "Adadelta")
 _NEWER = ("AdamW", "Muon", "SOAP")
-_EVERYBODY_ELSE = ("GGT", *_ALL_BASELINES, *_NEWER)  # than GGT by parameter
+_EVERYBODY_ELSE = ("GGT", *_ALL_BASELINES, *_NEWER)  # all entrants but GGT by parameter
 
 _PERPLEXITY = {
     "GGT": (_GGT, (2.0, 3.0, 4.5)),
@@ -42,7 +42,7 @@ _PERPLEXITY_ALL = {
     "SOAP": (_SOAP, (0.001, 0.003, 0.01)),
     "GGT by parameter": (_BY_PARAMETER, (0.35, 0.53, 0.8, 1.2, 1.8)),
 }
-# Around what R1 found to be best; for R3, too.
+# Grids around the best rates of R1; R2 and R3 use them.
 _LOW_PERPLEXITY = {
     **{name: _PERPLEXITY_ALL[name] for name in ("GGT", *_ALL_BASELINES)},
     "GGT": (_GGT, (3.0, 4.5, 6.75)),
@@ -66,7 +66,7 @@ _IMAGES = {
     "SOAP": (_SOAP, (0.001, 0.003, 0.01)),
     "GGT by parameter": (_BY_PARAMETER, (0.03, 0.1, 0.3)),
 }
-# Without batch normalization, smaller steps.
+# Without batch normalization smaller steps are needed.
 _VGG = {
     "GGT": (_GGT, (0.03, 0.1, 0.3)),
     "Adam": ("Adam", (0.0001, 0.0003, 0.001)),
@@ -166,13 +166,13 @@ DEEP_EXPERIMENTS = (
         "PTB characters, 3-layer LSTM",
         "ptb-chars",
         _PERPLEXITY_ALL,
-        tuning_epochs=10,  # in so large batches, 550 steps
+        tuning_epochs=10,  # 550 steps, because the batches are so large
         epochs=50,
         claims=_R1,
         keys=_IN_PERPLEXITY,
         model="lstm-512-bf16",
     ),
-    # 3.5 times as many steps: a lower perplexity, and a smaller lead over Adam.
+    # 3.5 times as many steps as R1: a lower perplexity, and a smaller lead over Adam.
     DeepRace(
         "R2",
         "PTB characters, 3-layer LSTM, for the lowest perplexity",
@@ -185,7 +185,7 @@ DEEP_EXPERIMENTS = (
         changes=(("batch", 256),),
         model="lstm-512-bf16-256",
     ),
-    # Between the two: Adam is ahead in R1's first epoch, and level with GGT in the middle of R2.
+    # Batches between R1 and R2: Adam is ahead in the first epoch of R1, and level with GGT in the middle of R2.
     DeepRace(
         "R3",
         "PTB characters, 3-layer LSTM, in seconds",
@@ -197,7 +197,7 @@ DEEP_EXPERIMENTS = (
         keys=_IN_PERPLEXITY,
         changes=(("batch", 512),),
         model="lstm-512-bf16-512",
-        early_looks=6,  # a straight line over the first epoch, from 50 to 5, would say little of who was there first
+        early_looks=6,  # perplexity falls from 50 to 5 in the first epoch: a straight line would say little
     ),
     DeepRace(
         "C1",
@@ -237,7 +237,7 @@ DEEP_EXPERIMENTS = (
         claims=_A2,
         keys=_IN_PERPLEXITY,
     ),
-    # For two epochs Adam stands at the frequencies of the words, whatever its rate: shorter runs would tune nothing.
+    # For two epochs Adam predicts only the frequencies of words, at every rate: shorter runs would tune nothing.
     DeepRace("R4", "PTB words, LSTM", "ptb-words", _WORDS, tuning_epochs=8, epochs=40, claims=_R4, keys=_IN_PERPLEXITY),
     # About a thousand records each.
     SpectraOverTraining(

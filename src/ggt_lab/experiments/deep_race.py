@@ -29,35 +29,35 @@ _LARGEST_GRID = 8
 
 @dataclass(frozen=True)
 class Variant:
-    """Full runs of an entrant that differ from its own in one thing."""
+    """More full runs of an entrant, with another schedule or learning rate."""
 
     of: str
-    """The entrant, whose tuned learning rate it has."""
+    """The entrant. Its tuned learning rate serves for the variant."""
     schedule: str | None = None
-    """In place of the experiment's."""
+    """The schedule; None takes the schedule of the experiment."""
     factor: float = 1.0
-    """Of the learning rate."""
+    """A factor of the tuned learning rate."""
 
 
 class DeepRace:
     """Several optimizers on one deep problem.
 
     Args:
-        name: the claim.
-        title: in a few words.
+        name: the name of the claim.
+        title: the experiment in a few words.
         problem: a deep problem; ``problem-tiny`` serves for smoke tests.
-        entrants: what an optimizer is called, its spec, and its first grid of learning rates.
-        tuning_epochs: length of the short runs.
-        epochs: length of the full ones.
-        claims: what they are to show.
+        entrants: for each name of an entrant, the spec of the optimizer and its first grid of learning rates.
+        tuning_epochs: the length of the short runs.
+        epochs: the length of the full runs.
+        claims: what the full runs are to show.
         keys: the numbers that are drawn.
-        schedule: of the full runs.
-        tuning_schedule: of the short ones; None: the same.
+        schedule: the schedule of the full runs.
+        tuning_schedule: the schedule of the short runs; None takes the schedule of the full runs.
         variants: more full runs, by name.
         changes: attributes of the problem to change.
-        model: what `ggt_lab.bench.training_step` calls the model, where it has its step times.
-        spectrum_every: record spectra in the full runs, each so many steps; 0: none.
-        early_looks: at held-out data inside of the first epoch of the full runs.
+        model: the name of the model in `ggt_lab.bench.training_step`, which has its step times.
+        spectrum_every: the number of steps between records of spectra in the full runs; 0 records none.
+        early_looks: how often the full runs look at held-out data inside the first epoch.
     """
 
     seeds = 3
@@ -91,21 +91,21 @@ class DeepRace:
         self._model, self._step_ms = model, dict[str, float]()
         self._own = (epochs, changes)
 
-    # ---- choices of the user: each gives another experiment --------------------------------------------------------
+    # ---- choices of the user: each choice gives another experiment -------------------------------------------------
 
     def is_on(self, problem: str) -> bool:
-        """Whether this is the name of its problem, or of that one's tiny variant."""
+        """Whether ``problem`` names the problem of the experiment or its tiny variant."""
         return problem in (self._problem, f"{self._problem}-tiny")
 
     def entrant_names(self) -> list[str]:
-        """Optimizers, and variants of their runs."""
+        """The names of the optimizers, and of the variants."""
         return [*self._entrants, *self._variants]
 
     def with_entrants(self, names: Sequence[str]) -> Self:
-        """Only these are run; a variant has the learning rate of its entrant tuned, too.
+        """The experiment with these entrants only. For a variant, the learning rate of its entrant is tuned too.
 
         Raises:
-            ValueError: no such entrant.
+            ValueError: there is no such entrant.
         """
         for name in names:
             if name not in self.entrant_names():
@@ -113,27 +113,27 @@ class DeepRace:
         return self._with(_chosen=list(dict.fromkeys(names)))
 
     def with_epochs(self, epochs: int) -> Self:
-        """Full runs of another length.
+        """The experiment with full runs of another length.
 
         Raises:
-            ValueError: not longer than the short runs.
+            ValueError: the full runs would not be longer than the short runs.
         """
         if epochs <= self._tuning_epochs:
             raise ValueError(f"{self.name} tunes over {self._tuning_epochs} epochs; full runs need more, got {epochs}")
         return self._with(_epochs=epochs)
 
     def with_changes(self, changes: Mapping[str, Any]) -> Self:
-        """The problem with other attributes.
+        """The experiment with other attributes of the problem.
 
         Raises:
-            ValueError: it has no such attribute, or one of another kind.
+            ValueError: the problem has no such attribute, or the value is of another type.
         """
         merged = tuple((dict(self._changes) | dict(changes)).items())
-        class_with(self._problem, merged)  # refuses what cannot be, now and not in a process that trains
+        class_with(self._problem, merged)  # raises here, and not in a process that trains
         return self._with(_changes=merged)
 
     def with_step_times(self, times: StepTimes) -> Self:
-        """Claims about seconds are judged by these."""
+        """The experiment with step times, by which claims about seconds are judged."""
         claims = [replace(c, times=times) if isinstance(c, FirstInSeconds) else c for c in self._claims]
         return self._with(_claims=claims, _step_ms=times.milliseconds(self._model))
 
@@ -148,7 +148,7 @@ class DeepRace:
         """The short runs.
 
         Raises:
-            ValueError: the folder holds runs with settings of the problem that are no longer these.
+            ValueError: the folder holds runs with other settings of the problem.
         """
         self._refuse_others(settings)
         runs = [
@@ -159,7 +159,7 @@ class DeepRace:
         return self._possible(settings, runs)
 
     def more(self, settings: Settings, tasks: Sequence[LongRun], records: Sequence[Record]) -> list[LongRun]:
-        """Wider grids while a best rate is at the edge, then the full runs at the best rates."""
+        """Wider grids while a best rate is at the edge of its grid, then the full runs at the best rates."""
         short, long = self._lengths(settings)
         tuning = [task for task in tasks if task.epochs == short]
         tuned = [record for record in records if record["epochs"] == short]
@@ -188,7 +188,7 @@ class DeepRace:
         return advance(task, settings.kept, deadline=settings.deadline, spectra=settings.folder / "spectra")
 
     def full_runs(self, records: Sequence[Record]) -> dict[str, list[Record]]:
-        """The full runs of each chosen entrant and variant that has any."""
+        """The full runs of each chosen entrant and variant; one without full runs is not there."""
         long = max(record["epochs"] for record in records)
         wanted = self._full([record for record in records if record["epochs"] < long])
         found = {
@@ -204,7 +204,7 @@ class DeepRace:
         return {name: entrant for name, entrant in self._entrants.items() if name in needed}
 
     def _full(self, tuned: Sequence[Record]) -> dict[str, tuple[str, float, str]]:
-        """Optimizer, learning rate and schedule of the full runs that short ones allow, by entrant and variant."""
+        """Optimizer, learning rate and schedule of the full runs, for each entrant and variant that was tuned."""
         best = {standing.optimizer: standing.lr for standing in standings(tuned)}
         found = {}
         for name in self.entrant_names():
@@ -217,14 +217,14 @@ class DeepRace:
         return found
 
     def _possible(self, settings: Settings, runs: Sequence[LongRun]) -> list[LongRun]:
-        """Without those whose optimizer is not installed, unless they are finished."""
+        """The runs whose optimizer is installed, and the runs that are finished."""
         if not any(missing_package(run.optimizer) for run in runs):
             return list(runs)
         finished = Results(settings.folder / "results.jsonl").finished()
         return [run for run in runs if missing_package(run.optimizer) is None or run.key in finished]
 
     def _refuse_others(self, settings: Settings) -> None:
-        """Equal keys mean equal runs only while the problem stays what it is."""
+        """Raise if the folder holds runs with other settings: keys name the problem, but not all of its settings."""
         results = Results(settings.folder / "results.jsonl")
         for record in results:
             if not self.is_on(record["problem"]):
@@ -255,15 +255,15 @@ class DeepRace:
     # ---- results ---------------------------------------------------------------------------------------------------
 
     def verdicts(self, records: Sequence[Record], command: str) -> list[Verdict]:
-        """Judge every claim by the full runs, whether all best rates lie inside of their grids, and who took part."""
+        """Judge every claim by the full runs, whether all best rates lie inside their grids, and who took part."""
         runs = self.full_runs(records)
         verdicts = [claim.verdict(runs, command) for claim in self._claims]
         verdicts += [self.tuning_verdict(records, command), self._attendance(runs, command)]
-        # Of another length or with other settings they are other statements, and do not stand for the experiment's own.
+        # With another length or other settings these are other statements; the experiment's own verdicts stay.
         return [replace(verdict, statement=self._otherwise() + verdict.statement) for verdict in verdicts]
 
     def _otherwise(self) -> str:
-        """What the user chose that is not the experiment's own."""
+        """The choices of the user that differ from the experiment, in words."""
         epochs, changes = self._own
         words = [f"{self._epochs} epochs"] if self._epochs != epochs else []
         others = [(name, value) for name, value in self._changes if name not in WITHOUT_EFFECT]
@@ -271,7 +271,7 @@ class DeepRace:
         return f"with {', '.join(words)}: " if words else ""
 
     def tuning_verdict(self, records: Sequence[Record], command: str, *, of: str = "") -> Verdict:
-        """Whether all best rates lie inside of their grids; ``of`` what, if that has to be said."""
+        """Whether all best rates lie inside their grids; ``of`` names the model, if there are several."""
         long = max(record["epochs"] for record in records)
         tuned = [record for record in records if record["epochs"] < long]
         places = {standing.optimizer: standing for standing in standings(tuned)}
@@ -292,7 +292,7 @@ class DeepRace:
         )
 
     def _attendance(self, runs: Mapping[str, Sequence[Record]], command: str) -> Verdict:
-        """Nobody is left out without a word."""
+        """Who took part, and why others did not."""
         reasons = {}
         for name in self.entrant_names():
             if name not in runs:
@@ -318,8 +318,8 @@ class DeepRace:
         )
 
     def draw(self, records: Sequence[Record], folder: Path) -> list[Figure]:
-        """The full runs by epoch, those of variants beside their entrants', and by second where step times are."""
-        from ggt_lab.figures.epoch_curves import draw_epochs  # noqa: PLC0415 - training needs torch and numpy alone
+        """Draw the full runs by epoch, variants beside their entrants, and by second where there are step times."""
+        from ggt_lab.figures.epoch_curves import draw_epochs  # noqa: PLC0415 - a machine that trains may not have it
 
         runs = self.full_runs(records)
         own = {name: found for name, found in runs.items() if name in self._entrants}
@@ -347,5 +347,5 @@ def _in_words(settings: Iterable[Sequence[Any]]) -> str:
 
 
 def _tiny(spec: str) -> str:
-    """A GGT with a window that fills in a few steps; others as they are."""
+    """The spec with a window that fills in a few steps, if it is a GGT."""
     return re.sub(r"window=\d+", "window=5", re.sub(r", window_dtype='\w+'", "", spec))

@@ -26,13 +26,13 @@ class Settings:
     device: str = "cpu"
     """Where long runs are trained."""
     folder: Path = Path()
-    """Of the results."""
+    """The folder of the results."""
     deadline: float = math.inf
-    """When, by ``time.monotonic()``, long runs stop."""
+    """The time, by ``time.monotonic()``, at which long runs stop."""
 
     @property
     def kept(self) -> Path:
-        """Folder of what long runs leave when time is up."""
+        """The folder of the checkpoints of long runs."""
         return self.folder / "kept"
 
 
@@ -42,18 +42,18 @@ class Experiment(Protocol):
     name: str
     title: str
     seeds: int
-    """How many, unless the user says otherwise."""
+    """The number of seeds, unless the user says otherwise."""
 
     def first(self, settings: Settings) -> Sequence[Task]:
         """The tasks to begin with."""
         ...
 
     def more(self, settings: Settings, tasks: Sequence[Any], records: Sequence[Record]) -> Sequence[Task]:
-        """What these records leave to be run (a grid to widen, say); empty when all is there."""
+        """The tasks that follow from these records, such as a wider grid; none when all is there."""
         ...
 
     def execute(self, task: Any, settings: Settings) -> Record | None:  # noqa: ANN401 - each has tasks of its own kind
-        """Do one task, in a process of its own; None if time was up before it was finished."""
+        """Do one task, in a process of its own; None if time was up before the task was finished."""
         ...
 
     def verdicts(self, records: Sequence[Record], command: str) -> list[Verdict]:
@@ -67,13 +67,13 @@ class Experiment(Protocol):
 
 @dataclass(frozen=True)
 class Reproduction:
-    """What a reproduction left."""
+    """What a reproduction of an experiment gave."""
 
     verdicts: list[Verdict]
     figures: list[Figure]
     results: Path
     left: int = 0
-    """Tasks that are not finished because time was up: there are no verdicts then."""
+    """The number of tasks that are not finished because time was up. If there are any, there are no verdicts."""
 
 
 def reproduce(
@@ -85,7 +85,10 @@ def reproduce(
     workers: int = 1,
     progress: Progress | None = None,
 ) -> Reproduction:
-    """Run what is missing, judge, draw, and write ``folder/verdicts.json``. Interrupted, the same call goes on."""
+    """Run the tasks that are missing, judge, draw, and write ``folder/verdicts.json``.
+
+    After an interruption, the same call goes on.
+    """
     settings = replace(settings, folder=folder)
     settings.kept.mkdir(parents=True, exist_ok=True)
     execute = functools.partial(experiment.execute, settings=settings)
@@ -105,7 +108,7 @@ def reproduce(
     records = results.of(tasks)
     verdicts = experiment.verdicts(records, command)
     title = experiment.title
-    if settings.smoke:  # tiny sizes decide nothing, wherever they are shown
+    if settings.smoke:  # tiny sizes decide nothing
         title += " (smoke test: tiny sizes, nothing is decided)"
         verdicts = [replace(verdict, holds=None) for verdict in verdicts]
     figures = list(drawn(lambda: experiment.draw(records, folder)))

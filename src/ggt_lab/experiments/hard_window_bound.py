@@ -1,7 +1,7 @@
 """T1: Algorithm 3 reaches E‖∇f‖ ≤ ε within the calls that its theorem allows, on a function whose constants are known.
 
-f(x) = Σ (1 - cos aᵢᵀx) over an orthonormal basis a: smooth with L = 1, not convex, minimum 0. The oracle adds ±σz, z
-from another orthonormal basis. μ is fixed beforehand; T and w follow from it by `ggt_lab.theory.schedule`.
+f(x) = Σ (1 - cos aᵢᵀx) over an orthonormal basis a is smooth with L = 1, not convex, and has minimum 0. The oracle adds
+±σz, where z is from another orthonormal basis. μ is fixed beforehand; `ggt_lab.theory.schedule` gives T and w.
 """
 
 import statistics
@@ -30,7 +30,7 @@ class Wells:
     Args:
         dimension: d.
         sigma: σ, the length of the noise.
-        generator: the source of all its randomness, both bases included.
+        generator: the source of all randomness, also of both bases.
     """
 
     smoothness = 1.0
@@ -68,8 +68,11 @@ class HardWindowTask(ShortTask):
 
     kind = "hard window"
     dimension: int
+    """d."""
     sigma: float
+    """σ, the length of the noise."""
     target: float
+    """ε."""
     ratio: float
     """μ, fixed beforehand."""
     seed: int
@@ -79,7 +82,7 @@ class HardWindowTask(ShortTask):
 
 
 def run_hard_window(task: HardWindowTask) -> Record:
-    """Run it for the T·w calls of the schedule, and measure the adaptive ratio of every window."""
+    """Run Algorithm 3 for the T·w calls of the schedule, and measure the adaptive ratio of every window."""
     oracle = Wells(task.dimension, task.sigma, torch.Generator().manual_seed(task.seed))
     start = oracle.axes @ torch.full((task.dimension,), 2.0, dtype=torch.float64)  # where f is concave
     gap = float(oracle.value(start))
@@ -95,9 +98,9 @@ def run_hard_window(task: HardWindowTask) -> Record:
         )
 
     def rate(problem: Proximal, x: Tensor) -> float:
-        """The least distance at which the window's minimizer can lie: ‖∇f(x_t)‖/(L + 2λ).
+        """The least possible distance to the minimizer of the window: ‖∇f(x_t)‖/(L + 2λ).
 
-        The exact gradient is one that Algorithm 3 takes anyway, to choose its output; it is not counted as a call.
+        Algorithm 3 takes the exact gradient anyway, to choose its output. It does not count as a call.
         """
         return float(problem.gradient(x).norm()) / (smoothness + 2 * strength)
 
@@ -121,7 +124,7 @@ class HardWindow(ShortExperiment):
     seeds = 20
 
     def first(self, settings: Settings) -> list[HardWindowTask]:
-        """One run per seed."""
+        """One run for each seed."""
         dimension, target = (3, 1.0) if settings.smoke else (10, 0.5)
         return [HardWindowTask(dimension, 1.0, target, 0.5, seed) for seed in range(settings.seeds)]
 
@@ -130,7 +133,7 @@ class HardWindow(ShortExperiment):
         return run_hard_window(task)
 
     def verdicts(self, records: Sequence[Record], command: str) -> list[Verdict]:
-        """μ_t below the μ that was fixed, in every window that starts above ε; then E‖∇f‖ ≤ ε."""
+        """Judge two claims: μ_t ≤ μ in every window that starts above ε, and E‖∇f‖ ≤ ε."""
         first = records[0]
         target, ratio, n = first["target"], first["ratio"], len(records)
         above = [_above(record) for record in records]
@@ -169,7 +172,7 @@ class HardWindow(ShortExperiment):
         ]
 
     def draw(self, records: Sequence[Record], folder: Path) -> list[Figure]:
-        """‖∇f‖ per window, and the ratios of the windows that count."""
+        """Draw ‖∇f‖ for each window, and the ratios of the windows that count."""
         figure, (norms, ratios) = plt.subplots(1, 2, figsize=(9.5, 3.8), layout="constrained")
         target, ratio = records[0]["target"], records[0]["ratio"]
         for record in records:
@@ -201,7 +204,7 @@ class HardWindow(ShortExperiment):
 
 
 def _above(record: Record) -> list[float]:
-    """The ratios of the windows that start with ‖∇f‖ > ε: the others are of no concern to the theorem."""
+    """The ratios of the windows that start with ‖∇f‖ > ε. The theorem says nothing about other windows."""
     pairs = zip(record["gradient_norms"], record["ratios"], strict=False)
     return [ratio for norm, ratio in pairs if norm > record["target"]]
 

@@ -1,11 +1,11 @@
 """S1 and S2, the paper's Figure 2: five optimizers on two ill-conditioned convex landscapes.
 
-SGD, and a diagonal and a full-matrix preconditioner, each with and without forgetting: no momentum, no schedule,
-ε = 1e-4. The paper does not give its decay: two are run, and forgetting counts with the better one, tuned as the
-learning rate is. Learning rates are tuned for each measure on its own, on a grid by half decades that is widened until
-its best point is inside, and then made finer around it.
+The optimizers are SGD, and a diagonal and a full-matrix preconditioner, each with and without forgetting. They have no
+momentum and no schedule, and ε = 1e-4. The paper does not name its decay. We run two decays, and the better one counts.
+Learning rates are tuned for each measure by itself, on a grid of half decades. The grid is widened until its best point
+lies inside, and then made finer around that point.
 
-A logistic regression with separable labels has infimum 0 and no minimiser. f* of the polytope comes from SciPy.
+A logistic regression with separable labels has infimum 0 and no minimizer. SciPy gives f* of the polytope.
 """
 
 import itertools
@@ -48,11 +48,11 @@ class Landscape(ShortExperiment):
     """One of the two landscapes, from one or more starts.
 
     Args:
-        name: the claim.
-        title: in a few words.
-        problems: names of problems that differ in their start, and that start in words.
-        rates: exponents of the first grid of learning rates, in half decades.
-        forgetting: what the paper says of forgetting, and whether it is a claim that it is best of all.
+        name: the name of the claim.
+        title: the experiment in a few words.
+        problems: the names of problems that differ in their start, and the start of each in words.
+        rates: the exponents of the first grid of learning rates, in half decades.
+        forgetting: what the paper says of forgetting, and whether forgetting must win in most seeds.
     """
 
     seeds = 20
@@ -76,7 +76,7 @@ class Landscape(ShortExperiment):
         ]
 
     def more(self, settings: Settings, tasks: Sequence[Run], records: Sequence[Record]) -> list[Run]:
-        """Rates beyond a grid whose best point is at its edge (to a limit), then finer ones around it."""
+        """Rates beyond a grid whose best point is at its edge (to a limit), then finer rates around the best point."""
         if settings.smoke:
             return []
         wanted = []
@@ -99,7 +99,7 @@ class Landscape(ShortExperiment):
         return execute(task)
 
     def verdicts(self, records: Sequence[Record], command: str) -> list[Verdict]:
-        """The paper's orderings, seed by seed, and how soon each level is reached."""
+        """Judge the orderings of the paper seed by seed, and how soon each level is reached."""
         paper_on_forgetting, must_be_best = self._forgetting
         pairs = [
             ("SGD is slower than diagonal AdaGrad", "diagonal", "SGD", "SGD slowest", True),
@@ -189,7 +189,7 @@ class Landscape(ShortExperiment):
         )
 
     def draw(self, records: Sequence[Record], folder: Path) -> list[Figure]:
-        """The paper's figure: one curve per optimizer at its tuned learning rate."""
+        """Draw the paper's figure: one curve for each optimizer at its tuned learning rate."""
         figures = []
         for problem, start in self._problems.items():
             mine = _on(problem, records)
@@ -229,14 +229,14 @@ def _champions(records: Sequence[Record], by: str) -> dict[str, Standing]:
 
 
 def _settled(share: float, n: int) -> bool | None:
-    """Whether an ordering holds in the share of seeds asked for; few seeds, and some that disagree, do not say."""
+    """Whether an ordering holds in enough seeds. None if there are few seeds, or if they disagree and are not many."""
     if n < FEWEST or (n < _ENOUGH_SEEDS and 1 - _REQUIRED < share < _REQUIRED):
         return None
     return share >= _REQUIRED
 
 
 def _share_by_instance(records: Sequence[Record], by: str, better: str, worse: str) -> float:
-    """How often ``better`` is better when every optimizer has the best learning rate (and decay) of that seed."""
+    """The share of seeds in which ``better`` is better, if rate and decay are tuned for each seed by itself."""
 
     def best(family: str, seed: int) -> float:
         mine = (r for r in records if r["seed"] == seed and r["optimizer"] in _FAMILIES[family])
@@ -247,7 +247,7 @@ def _share_by_instance(records: Sequence[Record], by: str, better: str, worse: s
 
 
 def _in_words(champions: dict[str, str]) -> dict[str, str]:
-    """What a legend calls the optimizers."""
+    """The names of the optimizers in a legend."""
     words = {"full": "full matrix", "full, forgetting": "full matrix, forgetting"}
     return {
         optimizer: words.get(family, family) + optimizer[optimizer.find("(") :].replace("(beta2=", " (β₂ = ")

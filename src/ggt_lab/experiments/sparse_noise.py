@@ -1,8 +1,8 @@
-"""T2 and T3: the adaptive ratio on ‖x‖² seen through noise ±z, z from an orthonormal basis.
+"""T2 and T3: the adaptive ratio on ‖x‖², seen through noise ±z, where z is from an orthonormal basis.
 
 Three algorithms with averaged iterates: SGD; AdaGrad in each coordinate of the basis, which the paper's argument uses
-(cheap at any dimension); full-matrix AdaGrad (Algorithm 2 of the library) in a random basis. The two AdaGrads are not
-the same: the gradients 2x ± z are not axis-aligned while x is not. Learning rates are tuned for each case.
+and which is cheap at any dimension; full-matrix AdaGrad (Algorithm 2) in a random basis. The two AdaGrads differ: the
+gradients 2x ± z are along the axes of the basis only if x is. Learning rates are tuned for each case.
 """
 
 import math
@@ -27,8 +27,8 @@ from ggt_lab.theory import SparseNoise, adagrad, adaptive_ratio
 
 __all__ = ["RatioGrowth", "RatioTask", "SparseStarts", "bound"]
 
-_STEPS = 1000  # the same for all dimensions, so that μ depends on the dimension alone
-_ALIKE = 0.05  # ratios this close are not told apart by ten seeds
+_STEPS = 1000  # equal for all dimensions, so that μ depends on the dimension alone
+_ALIKE = 0.05  # ten seeds do not tell ratios apart that are this close
 _RATES = tuple(float(f"{10 ** (k / 4):.6g}") for k in range(-10, 5))
 
 
@@ -41,7 +41,7 @@ class RatioTask(ShortTask):
     """ "sgd", "diagonal" (AdaGrad in each coordinate of the basis) or "full" (Algorithm 2)."""
     dimension: int
     nonzeros: int
-    """Coordinates of x₁ in the basis that are not zero; all equal, and ‖x₁‖₂ = 1."""
+    """The number of coordinates of x₁ in the basis that are not zero. They are equal, and ‖x₁‖₂ = 1."""
     steps: int
     seed: int
     rates: tuple[float, ...] = _RATES
@@ -51,12 +51,12 @@ class RatioTask(ShortTask):
 
 
 def bound(dimension: int, nonzeros: int) -> float:
-    """‖x₁‖₁/(‖x₁‖₂√d) of such a start: √(nonzeros/d)."""
+    """‖x₁‖₁/(‖x₁‖₂√d) of a start with equal coordinates: √(nonzeros/d)."""
     return math.sqrt(nonzeros / dimension)
 
 
 def measure_ratios(task: RatioTask) -> Record:
-    """Run the algorithm once per learning rate; the noise is the same for all of them."""
+    """Run the algorithm once for each learning rate, always with the same noise."""
     return {**asdict(task), "ratios": _full_matrix(task) if task.algorithm == "full" else _by_coordinates(task)}
 
 
@@ -78,7 +78,7 @@ def _full_matrix(task: RatioTask) -> list[float | None]:
 
 
 def _by_coordinates(task: RatioTask) -> list[float | None]:
-    """SGD, or AdaGrad per coordinate, in the coordinates of the basis; all learning rates at once, None: diverged."""
+    """SGD, or AdaGrad in each coordinate of the basis, for all learning rates at once; None means diverged."""
     generator = torch.Generator().manual_seed(task.seed)
     which = torch.randint(task.dimension, (task.steps,), generator=generator)
     signs = 1.0 - 2.0 * torch.randint(2, (task.steps,), generator=generator).double()
@@ -111,7 +111,7 @@ class _Cell:
 
 
 def _cell(records: Sequence[Record]) -> _Cell:
-    """The mean ratio over seeds at the learning rate where it is least."""
+    """The mean ratio over seeds, at the learning rate with the least mean."""
     rates: list[float] = records[0]["rates"]
     ratios = [[math.inf if value is None else value for value in record["ratios"]] for record in records]
     columns = list(zip(*ratios, strict=True))
@@ -129,7 +129,7 @@ def _cells(records: Sequence[Record], *names: str) -> dict[tuple[Any, ...], _Cel
 
 
 def _slope(points: Sequence[tuple[float, float]]) -> float:
-    """Of log y in log x, by least squares."""
+    """The slope of log y in log x, by least squares."""
     x, y = np.log(np.array(points, dtype=float)).T
     return float(np.polyfit(x, y, 1)[0])
 
@@ -143,14 +143,14 @@ class _RatioExperiment(ShortExperiment):
 
 
 class SparseStarts(_RatioExperiment):
-    """T3: dimensions 10 … 1000, starts from dense to one coordinate."""
+    """Experiment T3: dimensions 10 … 1000, starts from one coordinate to dense."""
 
     name = "T3"
     title = "The adaptive ratio against its bound"
     seeds = 10
 
     def first(self, settings: Settings) -> list[RatioTask]:
-        """Both AdaGrads while full matrices are affordable, the one by coordinates above."""
+        """Both AdaGrads where a full matrix is affordable, AdaGrad by coordinates in higher dimensions."""
         dimensions = (10, 20) if settings.smoke else (10, 30, 100, 300, 1000)
         tasks = []
         for dimension in dimensions:
@@ -165,7 +165,7 @@ class SparseStarts(_RatioExperiment):
         return tasks
 
     def verdicts(self, records: Sequence[Record], command: str) -> list[Verdict]:
-        """Whether the bound holds everywhere, and how μ depends on d."""
+        """Judge whether the bound holds everywhere, and how μ depends on d."""
         cells = _cells(records, "algorithm", "dimension", "nonzeros")
         verdicts = []
         for algorithm, words in (("diagonal", "AdaGrad in the noise's basis"), ("full", "full-matrix AdaGrad")):
@@ -209,7 +209,7 @@ class SparseStarts(_RatioExperiment):
         return verdicts
 
     def draw(self, records: Sequence[Record], folder: Path) -> list[Figure]:
-        """Measured ratios (markers) and bounds (lines) against the dimension."""
+        """Draw measured ratios (markers) and bounds (lines) against the dimension."""
         cells = _cells(records, "algorithm", "dimension", "nonzeros")
         dimensions = sorted({record["dimension"] for record in records})
         sparsities: dict[str, Callable[[int], int]] = {
@@ -248,7 +248,7 @@ class SparseStarts(_RatioExperiment):
 
 
 class RatioGrowth(_RatioExperiment):
-    """T2: the ratio over the number of steps, for SGD and both AdaGrads."""
+    """Experiment T2: the ratio against the number of steps, for SGD and both AdaGrads."""
 
     name = "T2"
     title = "The adaptive ratio does not grow with the number of steps"
@@ -266,7 +266,7 @@ class RatioGrowth(_RatioExperiment):
         ]
 
     def verdicts(self, records: Sequence[Record], command: str) -> list[Verdict]:
-        """Bounded in T; SGD within its own bound; AdaGrad below SGD where the start is sparse."""
+        """Judge three claims: μ is bounded in T, SGD keeps its bound, AdaGrad beats SGD from a sparse start."""
         cells = _cells(records, "algorithm", "nonzeros", "steps")
         steps = sorted({record["steps"] for record in records})
         n = len({record["seed"] for record in records})
@@ -302,7 +302,7 @@ class RatioGrowth(_RatioExperiment):
         ]
 
     def draw(self, records: Sequence[Record], folder: Path) -> list[Figure]:
-        """μ against T, one panel per start."""
+        """Draw μ against T, one panel for each start."""
         cells = _cells(records, "algorithm", "nonzeros", "steps")
         steps = sorted({record["steps"] for record in records})
         figure, panels = plt.subplots(1, 2, figsize=(9, 3.8), sharey=True, layout="constrained")

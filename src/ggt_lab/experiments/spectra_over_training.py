@@ -1,7 +1,7 @@
-"""E1: the eigenvalues of GᵀG over training, of several models, each trained by GGT at its tuned learning rate.
+"""E1: the eigenvalues of GᵀG over training, for several models, each trained by GGT at its tuned learning rate.
 
-The window holds momentum, as in all our long runs: with β₁ = 0.9 and 200 rows momentum alone, of gradients without any
-structure, has a condition number of 354, which every verdict names beside what was measured.
+The window holds momentum, as in all our long runs. Momentum alone makes rows alike: with β₁ = 0.9 and 200 rows,
+gradients without any structure have a condition number of 354. Every verdict names that number beside the measured one.
 """
 
 import math
@@ -30,7 +30,7 @@ class SpectraOverTraining:
     """Experiment E1.
 
     Args:
-        parts: an experiment per model, with the single entrant "GGT", that records spectra.
+        parts: one experiment for each model. Each has the single entrant "GGT" and records spectra.
     """
 
     name, title = "E1", "The spectrum of GᵀG over training"
@@ -45,10 +45,10 @@ class SpectraOverTraining:
         return list(self._parts)
 
     def with_entrants(self, names: Sequence[str]) -> Self:
-        """Only these models.
+        """The experiment with these models only.
 
         Raises:
-            ValueError: no such model.
+            ValueError: there is no such model.
         """
         for name in names:
             if name not in self._parts:
@@ -58,11 +58,11 @@ class SpectraOverTraining:
         return other
 
     def first(self, settings: Settings) -> list[LongRun]:
-        """The short runs of each."""
+        """The short runs of each model."""
         return [run for part in self._parts.values() for run in part.first(settings)]
 
     def more(self, settings: Settings, tasks: Sequence[LongRun], records: Sequence[Record]) -> list[LongRun]:
-        """What each part has left."""
+        """The runs that each model has left."""
         return [
             run
             for part in self._parts.values()
@@ -76,7 +76,7 @@ class SpectraOverTraining:
         return next(iter(self._parts.values())).execute(task, settings)
 
     def verdicts(self, records: Sequence[Record], command: str) -> list[Verdict]:
-        """The paper's observations, one by one."""
+        """Judge the observations of the paper, one by one."""
         runs = self._full_runs(records)
         found = [
             _around_thousand("CNN", runs, command),
@@ -93,8 +93,8 @@ class SpectraOverTraining:
         return found + [_not_run(f"spectra of {n} were recorded", "CNN and RNN", n, command) for n in missing]
 
     def draw(self, records: Sequence[Record], folder: Path) -> list[Figure]:
-        """One heat-map per model, of the first seed."""
-        from ggt_lab.figures.spectrum_density import draw_spectrum  # noqa: PLC0415 - training needs torch and numpy alone
+        """Draw one heat-map for each model, from the first seed."""
+        from ggt_lab.figures.spectrum_density import draw_spectrum  # noqa: PLC0415 - a machine that trains may not have it
 
         spectra = []
         for name, runs in self._full_runs(records).items():
@@ -113,7 +113,7 @@ class SpectraOverTraining:
         return [record for record in records if part.is_on(record["problem"])]
 
     def _full_runs(self, records: Sequence[Record]) -> dict[str, list[Record]]:
-        """By model; those that recorded something."""
+        """The full runs of each model that recorded spectra."""
         found = {}
         for name, part in self._parts.items():
             mine = self._records_of(part, records)
@@ -124,13 +124,13 @@ class SpectraOverTraining:
 
 
 def condition_between(record: Record, start: float, end: float, *, largest: bool = False) -> float:
-    """The median condition number of a part of a run, or its largest, after a median filter as in the figure.
+    """The median condition number in a part of a run, after a median filter as in the figure.
 
     Args:
-        record: of a run with spectra.
-        start: the part begins after this share of the steps…
-        end: … and ends with this one.
-        largest: the largest in place of the median.
+        record: the record of a run with spectra.
+        start: the part begins after this share of the steps.
+        end: the part ends with this share of the steps.
+        largest: True takes the largest condition number in place of the median.
     """
     spectrum = record["spectrum"]
     last = spectrum["steps"][-1]
@@ -190,7 +190,7 @@ def _rises(runs: Mapping[str, Sequence[Record]], command: str) -> Verdict:
 
 
 def _early(runs: Mapping[str, Sequence[Record]], command: str) -> list[Verdict]:
-    """What the paper says of the first epochs of the RNN: five, so that a fifth is one."""
+    """What the paper says of the first epochs of the RNN. The runs have five epochs, so that a fifth is one epoch."""
     falls = (
         "RNN: gradients become more isotropic within the first epochs, and then stay so (4th to 5th: within 2 times)"
     )

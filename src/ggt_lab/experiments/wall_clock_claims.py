@@ -1,7 +1,7 @@
-"""Claims about wall-clock time: curves by epoch, times the milliseconds of a step measured alone on the device.
+"""Claims about wall-clock time: the steps of a curve, times the milliseconds of a step measured alone on the device.
 
-The clock of the runs themselves says nothing, for several of them share a GPU. Step times come from a folder that
-``ggt bench --what training --out FOLDER`` wrote, all optimizers of a model in turn in one process.
+The clock of the runs themselves says nothing, because several runs share a GPU. Step times come from a folder that
+``ggt bench --what training --out FOLDER`` wrote: it times all optimizers of a model in turn, in one process.
 """
 
 import itertools
@@ -19,7 +19,7 @@ from ggt_lab.runs.results import Record
 __all__ = ["FirstInSeconds", "StepTimes", "early_curve", "epoch_curve", "new_minima", "read_step_times", "time_to"]
 
 _MEASURE = "ggt bench --what training --out FOLDER"
-_GGT = "GGT r=200 bfloat16"  # what the long runs use
+_GGT = "GGT r=200 bfloat16"  # the GGT of the long runs
 
 
 @dataclass(frozen=True)
@@ -27,13 +27,13 @@ class StepTimes:
     """Milliseconds of a training step of each optimizer, by model."""
 
     results: Mapping[str, Mapping[str, Any]]
-    """What `ggt_lab.bench.training_step.training` found in eager mode, by model."""
+    """The results of `ggt_lab.bench.training_step.training` in eager mode, by model."""
 
     def milliseconds(self, model: str) -> dict[str, float]:
-        """By entrant; empty if that model was not measured.
+        """Milliseconds of a step, by entrant; empty if the model was not measured.
 
-        SGD's time, times the ratio to it, which was paired round by round: baselines are timed after the GGTs, when
-        the same host may be faster or slower.
+        This is the time of SGD times the ratio to SGD, which was paired round by round. The bare times do not serve:
+        baselines are timed after the GGTs, when the host may be faster or slower.
         """
         if model not in self.results:
             return {}
@@ -42,7 +42,7 @@ class StepTimes:
         return {("GGT" if name == _GGT else name): sgd * ratio for name, ratio in ratios.items()}
 
     def differences(self, model: str, record: Record) -> list[str]:
-        """In what the measured training step is another one than that of a run."""
+        """The settings in which the measured training step differs from the steps of a run."""
         measured, setup = self.results.get(model, {}), record.get("setup", {})
         names = ("batch", "length", "autocast", "channels_last", "l2", "weight_drop")
         pairs = [("parameters", "d"), *((name, name) for name in names)]
@@ -54,10 +54,10 @@ class StepTimes:
 
 
 def read_step_times(folder: Path) -> StepTimes:
-    """The step times of a folder of ``ggt bench``.
+    """The step times in a folder of ``ggt bench``.
 
     Raises:
-        ValueError: there are none.
+        ValueError: the folder holds none.
     """
     cases = read_cases([folder]) if folder.is_dir() else []
     found = {
@@ -72,12 +72,13 @@ def read_step_times(folder: Path) -> StepTimes:
 
 @dataclass(frozen=True)
 class FirstInSeconds(Claim):
-    """``who`` is the first, in seconds, at every level of ``key`` that one of ``others`` reaches (``wins``), or is not.
+    """In seconds, ``who`` is the first to reach every level of ``key`` that one of ``others`` reaches.
 
-    The levels are the new minima, epoch by epoch, of each other's mean curve. Between its own points the curve of
-    ``who`` is taken as a straight line: curves of training are convex, so that it is there sooner. Where runs looked at
-    held-out data inside of their first epoch, those are points of ``who``, and the levels that others reached there
-    are counted beside: they decide nothing, for the claim is about curves by epoch.
+    With ``wins=False`` the claim is that ``who`` is not always the first. The levels are the new minima, epoch by
+    epoch, of the mean curve of each other entrant. Between its points the curve of ``who`` counts as a straight line; a
+    curve of training is convex, so that in truth ``who`` is there sooner. If runs looked at held-out data inside their
+    first epoch, these looks are points of the curve of ``who``. The levels that others reach there are counted and
+    shown, but decide nothing, because the claim is about curves by epoch.
     """
 
     claim: str
@@ -85,15 +86,15 @@ class FirstInSeconds(Claim):
     others: tuple[str, ...]
     key: str
     model: str
-    """Of `ggt_lab.bench.training_step.MODELS`."""
+    """One of `ggt_lab.bench.training_step.MODELS`."""
     paper: str
     wins: bool = True
     where: str = ""
-    """In which runs, if that has to be said."""
+    """Words that say in which runs, if there are several experiments."""
     times: StepTimes | None = None
 
     def judge(self, runs: Runs) -> Finding:
-        """Count the levels, and how many times sooner."""
+        """Count the levels that ``who`` reaches first, and say how many times sooner."""
         sense = "first" if self.wins else "not always the first"
         statement = f"{self.where}: " * bool(self.where)
         words = f"{in_words(self.key)} that others reach at the end of an epoch"
@@ -126,7 +127,7 @@ class FirstInSeconds(Claim):
         )
 
     def _unusable(self, runs: Runs) -> str:
-        """Why the step times do not serve; empty if they do."""
+        """Why the step times cannot be used; empty if they can."""
         if self.times is None:
             return f"no step times; measure them alone on the GPU ({_MEASURE}), and give --step-times FOLDER"
         ms = self.times.milliseconds(self.model)
@@ -137,30 +138,30 @@ class FirstInSeconds(Claim):
 
 
 def epoch_curve(records: Sequence[Record], key: str) -> dict[int, float]:
-    """The mean of ``key`` over seeds at the end of each epoch that has it, by step."""
+    """The mean of ``key`` over seeds at the end of each epoch, by step."""
     steps = {point["epoch"]: point["step"] for record in records for point in record["curve"]}
     return {steps[epoch]: value for epoch, value in mean_curve(records, key).items()}
 
 
 def early_curve(records: Sequence[Record], key: str) -> dict[int, float]:
-    """The mean over seeds of what all of them saw inside of their first epochs, by step."""
+    """The mean of ``key`` over seeds at the looks inside the first epoch, by step."""
     seen = [{point["step"]: point[key] for point in record.get("early", ()) if key in point} for record in records]
     steps = sorted(set.intersection(*map(set, seen)))
     return {step: statistics.fmean(values[step] for values in seen) for step in steps}
 
 
 def _by_second(curve: Mapping[int, float], step_ms: float) -> list[tuple[float, float]]:
-    """(seconds of training, value), in order."""
+    """Pairs of seconds of training and a value, in order of time."""
     return [(step * step_ms / 1000, curve[step]) for step in sorted(curve)]
 
 
 def _times_sooner(own: Sequence[tuple[float, float]], theirs: Sequence[tuple[float, float]]) -> list[float]:
-    """For each level that they reach, how many times as fast the own curve is there."""
+    """For each level that ``theirs`` reaches, how many times as fast ``own`` reaches it."""
     return [_ratio(seconds, time_to(own, level)) for seconds, level in new_minima(theirs)]
 
 
 def new_minima(curve: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The points after the start that are below all before them.
+    """The points after the start that are below all earlier points.
 
     Example:
         >>> new_minima([(0.0, 9.0), (1.0, 3.0), (2.0, 4.0), (3.0, 2.0)])
@@ -175,10 +176,10 @@ def new_minima(curve: Sequence[tuple[float, float]]) -> list[tuple[float, float]
 
 
 def time_to(curve: Sequence[tuple[float, float]], level: float) -> float:
-    """When a curve, straight between its points, first reaches a level; infinite if it does not.
+    """When a curve, straight between its points, first reaches a level; infinite if it never does.
 
-    A curve that begins below the level (the first number of training is that of its first epoch) is there at its first
-    point.
+    A curve that begins below the level reaches it at its first point. (The first training loss is the loss of the
+    first epoch.)
 
     Example:
         >>> falling = [(0.0, 9.0), (2.0, 5.0), (4.0, 1.0)]

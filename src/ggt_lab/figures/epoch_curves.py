@@ -14,12 +14,12 @@ from ggt_lab.runs.results import Record
 
 __all__ = ["draw_epochs"]
 
-# Further lines are dashed: where one of them hides another, both are seen. None has the colour of the first, GGT's;
-# what is named after another, "GGT by parameter", has that one's.
+# The lines after the sixth are dashed, so that both are seen where one hides another. None has the colour of the first
+# line, which is GGT. A line whose name begins with the name of another line, "GGT by parameter", has its colour.
 _STYLES = [(color, "-") for color in COLORS[:6]] + [(color, "--") for color in (COLORS[6], COLORS[3], COLORS[2])]
 _DASHES = ("--", ":", "-.")
 _LEGEND = 1.9  # inches
-_FALL = 4 / 3  # how much longer a logarithmic axis may become for the first tenth of the runs to be on it
+_FALL = 4 / 3  # how much longer a logarithmic axis may become to show the first tenth of the runs
 
 
 def draw_epochs(
@@ -30,19 +30,20 @@ def draw_epochs(
     title: str = "",
     step_ms: Mapping[str, float] | None = None,
 ) -> list[Path]:
-    """One panel per number, one line per entrant; a seed that diverged ends where it did.
+    """Draw one panel for each number and one line for each entrant. The line of a seed ends where the seed diverged.
 
-    What lies above everything that comes after the first tenth of the runs is cut off, if it takes much room.
+    The axis is chosen for everything after the first tenth of the runs. Higher points at the start are cut off if they
+    would take much room.
 
     Args:
-        runs: the runs of each entrant, one per seed.
-        keys: which numbers of the curves.
-        path: where to, without suffix.
-        title: above the figure.
-        step_ms: milliseconds of a step, by entrant: seconds of training in place of epochs.
+        runs: the runs of each entrant, one for each seed.
+        keys: the numbers of the curves that are drawn.
+        path: the path of the files, without suffix.
+        title: the line above the figure.
+        step_ms: milliseconds of a step, by entrant; then the axis shows seconds of training in place of epochs.
 
     Returns:
-        The files written.
+        The paths of the files.
     """
     styles = _styles(list(runs))
     width = 4.4 * len(keys) + _LEGEND
@@ -74,13 +75,13 @@ def draw_epochs(
         if step_ms is None:
             axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True, steps=(1, 2, 5, 10)))
         quiet(axes)
-    # Beside the panels: ten names over the curves would hide some of them.
+    # The legend stands beside the panels: ten names would hide some of the curves.
     figure.legend(handles=list(lines.values()), loc="outside right upper", fontsize=8, frameon=False)
     return save(figure, path, title=title)
 
 
 def _values(records: Sequence[Record], key: str, place: str) -> dict[int, list[float]]:
-    """The finite values of a number, one per seed, by epoch or step."""
+    """The finite values of a number over seeds, by epoch or step."""
     values: dict[int, list[float]] = {}
     for record in records:
         for point in record["curve"]:
@@ -90,7 +91,7 @@ def _values(records: Sequence[Record], key: str, place: str) -> dict[int, list[f
 
 
 def _styles(names: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Colour and dashes of each line; "SGD fixed" has the colour of "SGD", where that is one, too."""
+    """Colour and dashes of each line. "SGD fixed" has the colour of "SGD", if both are drawn."""
     bases = {name: base for name in names if (base := name.partition(" ")[0]) != name and base in names}
     mains = [name for name in names if name not in bases]
     styles = dict(zip(mains, itertools.cycle(_STYLES), strict=False))
@@ -99,9 +100,9 @@ def _styles(names: Sequence[str]) -> dict[str, tuple[str, str]]:
 
 
 def _limits(trained: Sequence[float], later: Sequence[float]) -> tuple[float, float]:
-    """Of an axis for all that comes after the first tenth of the runs, and for ``trained``, all, if there is room.
+    """The limits of an axis that shows ``later``, and also all of ``trained`` if there is room.
 
-    The fall from the start often takes most of it.
+    Without this limit the fall at the start would often take most of the axis.
     """
     bottom, top = min(later), max(later)
     highest = max(trained, default=top)

@@ -1,4 +1,4 @@
-"""Where the time of a step on many GPUs goes, and which window is affordable. Drawn from numbers alone."""
+"""The figure of ``ggt scale``: the parts of a step on many GPUs, and the largest affordable windows."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +21,7 @@ _PARTS = {
 
 
 def draw_scale(rows: Sequence[dict[str, Any]], path: Path) -> list[Path]:
-    """A column per model: parts of a fully sharded step above, the largest windows below; as PNG and PDF."""
+    """Draw a column for each model: above the parts of a fully sharded step, below the largest windows."""
     sharded = [row for row in rows if row["mode"] == "FSDP"]
     models = list(dict.fromkeys(row["model"] for row in sharded))
     figure, panels = plt.subplots(2, len(models), figsize=(5.2 * len(models), 7), layout="constrained", squeeze=False)

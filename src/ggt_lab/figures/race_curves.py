@@ -14,7 +14,7 @@ from ggt_lab.runs.standings import standings
 __all__ = ["draw_curves"]
 
 
-# With so many seeds the band is the middle 80 % of them; with fewer, all.
+# From this number of seeds on, the band is the middle 80 % of them; below, it is all of them.
 _MANY = 10
 
 
@@ -29,19 +29,19 @@ def draw_curves(
 ) -> list[Path]:
     """Draw mean (line) and range over seeds (band) of the metric, and write ``path`` as PNG and PDF.
 
-    The mean is a geometric one where learning rates are chosen by logarithms. With ten seeds or more the band leaves
-    out the lowest and highest tenth of them.
+    The mean is a geometric mean if ``by`` is a logarithm. With ten seeds or more the band leaves out the lowest and the
+    highest tenth of the seeds.
 
     Args:
-        records: finished runs of one problem; what diverged is named in the legend.
-        path: where to, without suffix.
-        title: above the figure.
-        log: logarithmic metric, if all its values are positive.
-        by: what the best learning rate is chosen by, see `ggt_lab.runs.race.standings`.
-        names: what the legend calls an optimizer.
+        records: finished runs of one problem; the legend names runs that diverged.
+        path: the path of the files, without suffix.
+        title: the line above the figure.
+        log: a logarithmic axis for the metric, if all its values are positive.
+        by: the measure that the best learning rate is chosen by, see `ggt_lab.runs.standings`.
+        names: the name of an optimizer in the legend.
 
     Returns:
-        The files written.
+        The paths of the files.
     """
     finished_values = [p[r["metric"]] for r in records if r["status"] == "done" for p in r["curve"]]
     log = log and bool(finished_values) and min(finished_values) > 0

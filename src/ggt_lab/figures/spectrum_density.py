@@ -19,7 +19,7 @@ __all__ = ["draw_spectrum"]
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
-# White to dark blue: lightness alone carries the density, so that every eye can read it.
+# White to dark blue: the density is in the lightness alone, so that colour-blind readers can read it.
 _DENSITY = LinearSegmentedColormap.from_list("density", ["#FFFFFF", "#C6DBEF", "#6BAED6", "#2171B5", "#08306B"])
 _EXTREMES = COLORS[1]
 _ROWS, _COLUMNS = 240, 600
@@ -27,16 +27,18 @@ _HISTORIES = {"gradient": "gradients", "momentum": "momentum vectors"}
 
 
 def draw_spectrum(spectra: Sequence[dict[str, Any]], path: Path, title: str = "") -> list[Path]:
-    """Draw one panel per spectrum: step, eigenvalues of GᵀG, their density; lines are the median-filtered extremes.
+    """Draw one panel for each spectrum: the density of the eigenvalues of GᵀG, step by step.
+
+    The lines are the smallest and the largest eigenvalue after a median filter.
 
     Args:
         spectra: what `SpectrumRecorder.to_json` returns: ``label``, ``window``, ``history``, ``steps``,
-            ``singular_values``; with ``diagnosis`` the condition number is written into the panel.
-        path: where to, without suffix.
-        title: above the figure.
+            ``singular_values``. If there is a ``diagnosis``, the panel shows its condition number.
+        path: the path of the files, without suffix.
+        title: the line above the figure.
 
     Returns:
-        The files written, PNG and PDF.
+        The paths of the files, PNG and PDF.
     """
     if not spectra:
         raise ValueError("draw_spectrum needs at least one spectrum, got none; SpectrumRecorder.to_json() gives one")
@@ -75,11 +77,11 @@ def _draw_panel(axes: Axes, spectrum: dict[str, Any]) -> QuadMesh | None:
     grid, density = densities(logs)
     edges = _edges(steps)
     borders, pooled = _pool(edges, density)
-    # The first steps have one eigenvalue or two, hence the highest peaks by far: they must not set the scale.
+    # The first steps have one or two eigenvalues and by far the highest peaks: they must not set the scale.
     full = [row for row, values in zip(density, logs, strict=True) if values.size == max(map(len, logs))]
     shade = np.sqrt(np.clip(pooled / np.quantile(np.max(full, axis=1), 0.9), 0, 1))
     mesh = axes.pcolormesh(borders, 10**grid, shade.T, cmap=_DENSITY, vmin=0, vmax=1, rasterized=True, shading="flat")
-    # To the outer edges of the map, so that a single record has a line, too.
+    # The lines go to the outer edges of the map, so that a single record has a line too.
     x = np.concatenate([edges[:1], steps, edges[-1:]])
     for line in (low, high):
         axes.plot(x, 10 ** np.concatenate([line[:1], line, line[-1:]]), color=_EXTREMES, linewidth=1.4)
@@ -110,7 +112,7 @@ def _two_digits(number: float) -> str:
 
 
 def _positive_logarithms(spectrum: dict[str, Any]) -> tuple[Array, list[Array], int]:
-    """The steps that have an eigenvalue, log₁₀ λ of each without zeros, and the most zeros that a step has."""
+    """The steps that have an eigenvalue, log₁₀ λ at each step without zeros, and the largest number of zeros."""
     numbers = spectrum.get("diagnosis", {}).get("numbers", {})
     steps, logs, zeros = [], [], 0
     for step, singular_values in zip(spectrum["steps"], spectrum["singular_values"], strict=True):
@@ -123,15 +125,15 @@ def _positive_logarithms(spectrum: dict[str, Any]) -> tuple[Array, list[Array], 
 
 
 def densities(logs: Sequence[Array], *, rows: int = _ROWS) -> tuple[Array, Array]:
-    """A kernel density of each step's log₁₀ λ, on one grid for all.
+    """A kernel density of log₁₀ λ at each step, on one grid for all steps.
 
     Args:
-        logs: log₁₀ λ, an array per step.
-        rows: cells of the grid.
+        logs: log₁₀ λ, one array for each step.
+        rows: the number of cells of the grid.
 
     Returns:
-        The edges of the cells, shape (rows + 1,), and the densities, shape (steps, rows), each of integral 1 (but for
-        the tails beyond the grid).
+        The edges of the cells, shape (rows + 1,), and the densities, shape (steps, rows). Each density has integral 1,
+        without its tails beyond the grid.
     """
     bottom, top = min(values.min() for values in logs), max(values.max() for values in logs)
     # A kernel of a fortieth of the range shows single eigenvalues that stand apart.
@@ -143,7 +145,7 @@ def densities(logs: Sequence[Array], *, rows: int = _ROWS) -> tuple[Array, Array
 
 
 def _edges(steps: Array) -> Array:
-    """Borders of the steps' columns: half way between neighbours."""
+    """The borders between the columns of steps: half way between neighbours."""
     if steps.size == 1:
         return np.array([steps[0] - 0.5, steps[0] + 0.5])
     middle = (steps[1:] + steps[:-1]) / 2
@@ -151,7 +153,7 @@ def _edges(steps: Array) -> Array:
 
 
 def _pool(edges: Array, density: Array) -> tuple[Array, Array]:
-    """At most so many columns as a figure can show, each the mean of its steps."""
+    """No more columns than a figure can show; each column is the mean of its steps."""
     starts = np.unique(np.linspace(0, len(density), min(_COLUMNS, len(density)), endpoint=False).astype(int))
     counts = np.diff([*starts, len(density)])
     pooled: Array = np.add.reduceat(density, starts, axis=0) / counts[:, None]

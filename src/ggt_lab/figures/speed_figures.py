@@ -1,4 +1,4 @@
-"""Figures of speed: time against d and r with the floor, and training steps beside SGD's. Drawn from JSONs alone."""
+"""Figures of speed: time against d and r with the floor, training steps compared with SGD, and baselines."""
 
 import itertools
 from collections import defaultdict
@@ -20,14 +20,14 @@ _COUNT = EngFormatter()
 
 
 def draw_speed(records: Sequence[Record], folder: Path) -> list[Path]:
-    """Draw what the records have: ``steps``, ``training`` and ``baselines`` in the folder, as PNG and PDF.
+    """Draw ``steps``, ``training`` and ``baselines`` into the folder, as far as there are records for them.
 
     Args:
-        records: of `ggt_lab.runs.results.read_cases`.
-        folder: where to.
+        records: what `ggt_lab.bench.case_files.read_cases` returned.
+        folder: the folder of the figures.
 
     Returns:
-        The files written; none where there is nothing to draw.
+        The paths of the files, PNG and PDF.
     """
     done = [record for record in records if record.get("status") == "done"]
     by_kind: dict[str, list[Record]] = defaultdict(list)
@@ -50,7 +50,7 @@ def _where(records: Sequence[Record]) -> str:
 
 
 def _draw_steps(results: Sequence[dict[str, Any]], path: Path, where: str) -> list[Path]:
-    """A row of panels per dtype: lines of r over d, and of d over r; the floor dashed in the same colour."""
+    """Draw a row of panels for each dtype: a line for each r over d, and for each d over r. The floor is dashed."""
     dtypes = sorted({result["dtype"] for result in results})
     height = 3.6 * len(dtypes) + 0.6
     figure, panels = plt.subplots(
@@ -84,7 +84,7 @@ def _lines(axes: Axes, results: Sequence[dict[str, Any]], *, x: str, other: str)
 
 
 def _best(result: dict[str, Any]) -> float:
-    """Captured where that worked: what the device needs."""
+    """The time of the captured step, if the capture worked: the time of the device."""
     timing = result["captured"] if isinstance(result.get("captured"), dict) else result["eager"]
     return float(timing["median_ms"])
 
@@ -110,7 +110,7 @@ def _draw_training(records: Sequence[Record], path: Path) -> list[Path]:
 
 
 def _draw_baselines(records: Sequence[Record], path: Path) -> list[Path]:
-    """Mean times, for some methods do their expensive part every so many steps only."""
+    """Draw mean times, for some optimizers do their expensive part in some steps only."""
     models = list(dict.fromkeys(record["options"]["shapes"] for record in records))
     figure, panels = plt.subplots(1, len(models), figsize=(5.2 * len(models), 4), layout="constrained", squeeze=False)
     for axes, model in zip(panels[0], models, strict=True):

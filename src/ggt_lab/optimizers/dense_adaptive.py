@@ -1,6 +1,6 @@
 """The four adaptive methods of the paper's synthetic experiments, without heuristics, as torch optimizers.
 
-Full-matrix ones keep a d × d sum ("cubic-time matrix inversion", as the paper has it): for small d only.
+The full-matrix methods keep a d × d sum (the paper's "cubic-time matrix inversion"). They are for small d only.
 """
 
 from collections.abc import Callable, Iterable
@@ -22,7 +22,7 @@ class _Adaptive(torch.optim.Optimizer):
         super().__init__(params, {"lr": lr, "beta2": beta2, "eps": eps})
 
     def direction(self, gradient: Tensor, state: dict[str, Tensor], beta2: float, eps: float) -> Tensor:
-        """The step u of one flat gradient; updates ``state``."""
+        """The step u for one flat gradient. Changes ``state``."""
         raise NotImplementedError
 
     @torch.no_grad()
@@ -38,10 +38,9 @@ class _Adaptive(torch.optim.Optimizer):
                 continue
             gradient = torch.cat([p.grad.flatten() for p in with_gradient]).double()
             u = self.direction(gradient, self.state[group["params"][0]], group["beta2"], group["eps"])
-            for p, piece in zip(
-                with_gradient, torch.split_with_sizes(u, [p.numel() for p in with_gradient]), strict=True
-            ):
-                p.sub_(group["lr"] * piece.view_as(p))
+            parts = torch.split_with_sizes(u, [p.numel() for p in with_gradient])
+            for p, part in zip(with_gradient, parts, strict=True):
+                p.sub_(group["lr"] * part.view_as(p))
         return loss
 
 
@@ -56,7 +55,7 @@ class DiagonalAdaptive(_Adaptive):
 
 
 class FullMatrixAdaptive(_Adaptive):
-    """Full-matrix AdaGrad (beta2 = 1), or the same with exponential forgetting (beta2 < 1)."""
+    """Full-matrix AdaGrad (beta2 = 1), or full-matrix AdaGrad with exponential forgetting (beta2 < 1)."""
 
     def direction(self, gradient: Tensor, state: dict[str, Tensor], beta2: float, eps: float) -> Tensor:
         """[(Σβ₂^(2k) g gᵀ)^½ + εI]⁻¹ g."""

@@ -10,17 +10,17 @@ __all__ = ["MuonAndAdamW"]
 
 
 class MuonAndAdamW(torch.optim.Optimizer):
-    """`torch.optim.Muon` for what is a matrix, AdamW for the rest.
+    """`torch.optim.Muon` for matrices, AdamW for vectors.
 
-    torch's Muon takes matrices only. Here weights of convolutions are matrices, too, (out, in·height·width), as its
-    authors have them (who leave embeddings and the last layer to AdamW; an optimizer cannot tell which those are);
-    vectors are left to AdamW. Muon's steps are scaled to the length of AdamW's
+    torch's Muon takes matrices only. Here the weights of a convolution count as a matrix (out, in·height·width), as in
+    the code of Muon's authors. The authors leave embeddings and the last layer to AdamW; an optimizer cannot tell
+    which parameters those are, so that here Muon gets them. Muon's steps are scaled to the length of AdamW's steps
     (``adjust_lr_fn="match_rms_adamw"``), so that one learning rate serves both.
 
     Args:
-        params: parameters, or groups of them.
-        lr: of both.
-        weight_decay: of both, decoupled.
+        params: parameters, or groups of parameters.
+        lr: the learning rate of Muon and AdamW.
+        weight_decay: the decoupled weight decay of Muon and AdamW.
 
     Example:
         >>> layer = torch.nn.Linear(3, 2)
@@ -36,7 +36,7 @@ class MuonAndAdamW(torch.optim.Optimizer):
         matrices, vectors = [p for p in every if p.dim() >= 2], [p for p in every if p.dim() < 2]
         parts = [part for part in (matrices, vectors) if part]
         super().__init__([{"params": part} for part in parts], {"lr": lr, "weight_decay": weight_decay})
-        # Muon gets views of two dimensions: what it writes is in the parameters.
+        # Muon gets views of two dimensions: it writes into the parameters.
         self._views = {matrix: nn.Parameter(_as_matrix(matrix.detach())) for matrix in matrices}
         self._inner: list[torch.optim.Optimizer] = []
         if matrices:
@@ -49,13 +49,13 @@ class MuonAndAdamW(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # noqa: ANN401 - whatever it returns
-        """One step of both."""
+        """One step of Muon, and one of AdamW."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         for matrix, view in self._views.items():
-            view.data = _as_matrix(matrix.detach())  # anew: the model may have been moved since
+            view.data = _as_matrix(matrix.detach())  # again: the model may have been moved since
             view.grad = None if matrix.grad is None else matrix.grad.flatten(1)
         for group, inner in zip(self.param_groups, self._inner, strict=True):
             for each in inner.param_groups:
@@ -64,11 +64,11 @@ class MuonAndAdamW(torch.optim.Optimizer):
         return loss
 
     def state_dict(self) -> dict[str, Any]:
-        """The states of both."""
+        """The states of Muon and AdamW."""
         return {"parts": [inner.state_dict() for inner in self._inner]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Go on from a saved state."""
         for group, inner, state in zip(self.param_groups, self._inner, state_dict["parts"], strict=True):
             inner.load_state_dict(state)
             for name in ("lr", "weight_decay"):
@@ -76,5 +76,5 @@ class MuonAndAdamW(torch.optim.Optimizer):
 
 
 def _as_matrix(tensor: Tensor) -> Tensor:
-    """(out, everything else): a view, or an error where that cannot be one."""
+    """A view of shape (out, everything else); an error if the tensor has no such view."""
     return tensor.view(tensor.shape[0], -1)

@@ -28,7 +28,7 @@ _OURS: dict[str, Any] = {
 
 
 def optimizer_names() -> list[str]:
-    """Every name that needs no import path: ours, and all of torch.optim but LBFGS."""
+    """Every name that needs no import path: the lab's own optimizers, and those of torch.optim without LBFGS."""
     theirs = {
         name
         for name, thing in vars(torch.optim).items()
@@ -44,10 +44,10 @@ def optimizer_factory(spec: str) -> OptimizerFactory:
 
     Args:
         spec: a name or an import path, with or without keyword arguments in parentheses. Values are Python literals;
-            ``window_dtype`` takes the name of a dtype.
+            the value of ``window_dtype`` is the name of a dtype.
 
     Raises:
-        ValueError: no such optimizer (the message names the closest), or a spec that cannot be read.
+        ValueError: there is no such optimizer (the message names the closest one), or the spec cannot be read.
 
     Example:
         >>> make = optimizer_factory("GGT(window=5, window_dtype='bfloat16')")
@@ -65,7 +65,11 @@ def optimizer_factory(spec: str) -> OptimizerFactory:
 
 
 def check_optimizer(spec: str, lr: float) -> None:
-    """Raise ValueError, with the optimizer's own words, if ``spec`` cannot be made."""
+    """Make the optimizer once, to see that it can be made.
+
+    Raises:
+        ValueError: it cannot be made. The message holds the words of the optimizer.
+    """
     make = optimizer_factory(spec)
     try:
         made = make([torch.nn.Parameter(torch.zeros(2, 2))], lr)
@@ -76,7 +80,7 @@ def check_optimizer(spec: str, lr: float) -> None:
 
 
 def missing_package(spec: str) -> str | None:
-    """The package that has the optimizer, if it is not installed here; None: it is.
+    """The package of the optimizer if that is not installed; None if it is.
 
     Example:
         >>> missing_package("Adam"), missing_package("no_such_package.SOAP(lr=1)")

@@ -1,11 +1,11 @@
-"""What the measured steps say about the model that `ggt_lab.planning.step_plan` predicts with.
+"""The formula for the time of a step, and its constants, which come from measured steps.
 
     device time = factor · 2·r·d·bytes/bandwidth + 34·d/bandwidth + solve(r) + small
 
-The factor is by how much the two passes over the window are slower than a copy of as many bytes, per dtype of the rows;
-34 bytes per parameter is everything of d elements that a step reads and writes beside the window (see the table in
-docs/design.md); solve(r) is interpolated between measured sizes; small are the launches that do next to nothing. Where
-the host is not ahead of the device, a step takes the host's time instead.
+The factor says how many times slower the two passes over the window are than a copy of as many bytes; each dtype of the
+rows has its own. 34 bytes per parameter are read and written beside the window (see the table in docs/design.md).
+solve(r) is interpolated between measured sizes. "small" is the time of launches that do almost nothing. If the host is
+not ahead of the device, a step takes the time of the host instead.
 """
 
 import dataclasses
@@ -37,26 +37,27 @@ TRAFFIC = 34
 """Bytes per parameter that a step moves beside the window."""
 
 SHIPPED = Path(__file__).with_name("calibration.json")
-"""One NVIDIA H200, as measured under ``records/``; ``python -m ggt_lab.planning.step_plan records`` writes it anew."""
+"""The constants of one NVIDIA H200, measured under ``records/``. ``ggt calibrate records`` writes the file again."""
 
-_LARGE, _SMALL = 3e-4, 3e-5  # seconds of the floor: where the passes are most of a step, and where next to nothing
+# Seconds of the floor: above the first the passes are most of a step, below the second they are almost nothing.
+_LARGE, _SMALL = 3e-4, 3e-5
 _HOST_BOUND = 1.3
 _SMALL_ASSUMED, _HOST_ASSUMED = 2.5e-5, 3e-4
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A step of scope="model" that was measured.
+    """A measured step with scope="model".
 
     Attributes:
-        case: its name.
-        d: parameters.
-        r: window.
-        dtype: of the window, "float32" or "bfloat16".
-        device_s: seconds, captured in a CUDA graph.
-        eager_s: seconds, started by the host.
-        bandwidth: of a copy, bytes per second.
-        solve_s: seconds of the r × r part in it, where a profile tells.
+        case: the name of the case.
+        d: the number of parameters.
+        r: the number of rows of the window.
+        dtype: the number type of the window, "float32" or "bfloat16".
+        device_s: seconds of a step that is captured in a CUDA graph.
+        eager_s: seconds of a step that the host starts.
+        bandwidth: bytes per second of a copy.
+        solve_s: seconds of the r × r part, if a profile tells.
     """
 
     case: str
@@ -70,23 +71,23 @@ class Measured:
 
     @property
     def floor_s(self) -> float:
-        """2·r·d·bytes over the bandwidth."""
+        """2·r·d·bytes divided by the bandwidth."""
         return 2 * self.r * self.d * item_size(self.dtype) / self.bandwidth
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """The constants of the model.
+    """The constants of the formula.
 
     Attributes:
-        hardware: what they were measured on.
-        bandwidth: of a copy, bytes per second.
-        factors: passes over the window, by dtype: their time over a copy's.
-        solves: (r, seconds) of the r × r part, by r.
+        hardware: the machine on which they were measured.
+        bandwidth: bytes per second of a copy.
+        factors: the time of the passes over the window divided by the time of a copy, by dtype.
+        solves: (r, seconds) of the r × r part, in the order of r.
         small_s: seconds of the small launches.
         host_s: seconds that the host needs to start a step.
-        assumed: which of these no case tells, so that a guess stands in.
-        cases: what they come from.
+        assumed: the constants that no case tells, so that they are guessed.
+        cases: the cases that the constants come from.
     """
 
     hardware: str
@@ -99,7 +100,7 @@ class Calibration:
     cases: Sequence[str] = ()
 
     def solve_s(self, r: int) -> float:
-        """Interpolated in log r, with the last slope beyond the last size and constant before the first.
+        """Seconds of the r × r part: interpolated in log r, constant below the first size, the last slope beyond.
 
         Example:
             >>> c = Calibration("", 1.0, {}, [(10, 1.0), (100, 10.0)], 0.0, 0.0)
@@ -114,23 +115,23 @@ class Calibration:
         return t0 * math.exp(slope * math.log(r / r0))
 
     def factor(self, dtype: str) -> float:
-        """Of the dtype, or the mean of all that were measured."""
+        """The factor of a dtype; the mean of all factors if it was not measured."""
         return self.factors.get(dtype, statistics.fmean(self.factors.values()))
 
 
 def item_size(dtype: str) -> int:
-    """Bytes of a number."""
+    """Bytes of a number of that dtype."""
     return int(getattr(torch, dtype).itemsize)
 
 
 def device_seconds(calibration: Calibration, d: float, r: int, dtype: str, bandwidth: float) -> float:
-    """The model above: seconds of a step on one device with d columns."""
+    """The formula above: seconds of a step on one device with d columns."""
     passes = calibration.factor(dtype) * 2 * r * d * item_size(dtype) / bandwidth
     return passes + TRAFFIC * d / bandwidth + calibration.solve_s(r) + calibration.small_s
 
 
 def measured_steps(records: Sequence[Record]) -> list[Measured]:
-    """The GGT steps with one matrix among the records of `ggt_lab.runs.results.read_cases`."""
+    """The GGT steps with one matrix among the records of `ggt_lab.bench.case_files.read_cases`."""
     found = []
     for record in records:
         if record["kind"] not in ("steps", "scopes", "baselines") or record["device"] != "cuda":
@@ -167,15 +168,15 @@ def solve_times(records: Sequence[Record]) -> dict[int, float]:
 
 
 def calibrate(steps: Sequence[Measured], solves: Mapping[int, float], hardware: str = "") -> Calibration:
-    """Constants from measured steps: medians, so that no single case decides where there are many.
+    """The constants from measured steps. They are medians, so that no single case decides.
 
     Args:
         steps: at least one.
-        solves: seconds of the r × r part by r; those that profiles of the steps tell are added.
-        hardware: to be named.
+        solves: seconds of the r × r part, by r. Times from the profiles of the steps are added.
+        hardware: the name of the machine.
 
     Raises:
-        ValueError: nothing to calibrate with.
+        ValueError: there is no step, or no time of the r × r part.
     """
     if not steps:
         raise ValueError("no measured GGT step to calibrate with; run ggt bench --what steps root first")
@@ -188,7 +189,7 @@ def calibrate(steps: Sequence[Measured], solves: Mapping[int, float], hardware: 
         raise ValueError("no measured time of the r × r part; run ggt bench --what root")
     assumed = []
     bandwidth = statistics.median(step.bandwidth for step in steps)
-    # Small first: it is a small part of the steps that tell the factors.
+    # The small launches come first: they are a small part of the steps that tell the factors.
     draft = Calibration(hardware, bandwidth, {"float32": 1.0}, sorted(table.items()), 0.0, 0.0)
     small_steps = [
         step.device_s - _without_passes(draft, step) - step.floor_s for step in steps if step.floor_s < _SMALL

@@ -24,10 +24,10 @@ class Check(NamedTuple):
 
 
 def check_against(records: Sequence[Record]) -> list[Check]:
-    """Predict every measured step from all the others, and compare: device times, captured.
+    """Predict every measured step from all the other steps, and compare. Times are device times of captured steps.
 
     Args:
-        records: as `ggt_lab.runs.results.read_cases` returns them; two steps or more.
+        records: as `ggt_lab.bench.case_files.read_cases` returns them; two steps or more.
 
     Raises:
         ValueError: too few to leave one out.
@@ -55,10 +55,10 @@ def worst_and_typical(errors: Sequence[float]) -> tuple[float, float]:
 
 
 def calibration_of(records: Sequence[Record]) -> tuple[Calibration, dict[str, float]]:
-    """The constants that records of one kind of GPU tell, and the error of each case predicted from the others.
+    """The constants from records of one kind of GPU, and the error of each case predicted from the other cases.
 
     Raises:
-        ValueError: too few cases, or several kinds of GPU.
+        ValueError: there are too few cases, or several kinds of GPU.
     """
     steps = {step.case for step in measured_steps(records)}
     gpus = {str(record.get("environment", {}).get("gpu")) for record in records if record["case"] in steps}

@@ -39,7 +39,7 @@ _ALIGNMENT = 64  # the library rounds the columns of each tensor up to a multipl
 
 
 def _transformer(width: int, layers: int, inner: int, key_width: int, vocabulary: int = 32_000) -> list[Shape]:
-    """Shapes of a transformer with gated perceptrons and grouped keys, as the Llama 2 models have them."""
+    """The shapes of a transformer with gated perceptrons and grouped keys, as in the Llama 2 models."""
     layer: list[Shape] = [(width, width), (key_width, width), (key_width, width), (width, width)]
     layer += [(inner, width), (inner, width), (width, inner), (width,), (width,)]
     return [(vocabulary, width), *layers * layer, (width,), (vocabulary, width)]
@@ -49,7 +49,7 @@ MODELS: dict[str, list[Shape]] = {
     "7B": _transformer(4096, 32, 11_008, 4096),
     "70B": _transformer(8192, 80, 28_672, 1024),
 }
-"""6.74 B and 69.0 B parameters."""
+"""The shapes of two models, with 6.74 B and 69.0 B parameters."""
 
 
 @dataclass(frozen=True)
@@ -57,12 +57,12 @@ class Network:
     """Assumed, not measured: 8 GPUs to a node with NVLink, 400 Gb/s InfiniBand for each GPU between nodes.
 
     Attributes:
-        node: GPUs of a node.
-        near_s: one message within a node, seconds.
-        far_s: one message between nodes.
-        near_bandwidth: within a node, bytes per second and GPU.
-        far_bandwidth: between nodes.
-        launch_s: what starting a collective costs.
+        node: the number of GPUs in a node.
+        near_s: seconds of one message within a node.
+        far_s: seconds of one message between nodes.
+        near_bandwidth: bytes per second and GPU within a node.
+        far_bandwidth: bytes per second and GPU between nodes.
+        launch_s: seconds to start a collective.
     """
 
     node: int = 8
@@ -73,7 +73,7 @@ class Network:
     launch_s: float = 1.5e-5
 
     def hops(self, gpus: int) -> list[tuple[float, float]]:
-        """(latency, bandwidth) of the levels of a binary tree over so many GPUs, the lowest first."""
+        """(latency, bandwidth) of each level of a binary tree over the GPUs, the lowest level first."""
         near = math.ceil(math.log2(min(gpus, self.node)))
         far = math.ceil(math.log2(max(1, gpus / self.node)))
         return [(self.near_s, self.near_bandwidth)] * near + [(self.far_s, self.far_bandwidth)] * far
@@ -84,9 +84,9 @@ class Noise:
     """Assumed: how ranks differ from the plan.
 
     Attributes:
-        spread: standard deviation of the time of a pass, relative.
-        pause_s: an interruption,
-        pauses: and how often one hits a rank in half a step.
+        spread: the relative standard deviation of the time of a pass.
+        pause_s: seconds of an interruption.
+        pauses: how often an interruption hits a rank in half a step.
     """
 
     spread: float = 0.02
@@ -96,46 +96,43 @@ class Noise:
 
 @dataclass(frozen=True)
 class Scaled:
-    """One step on many GPUs; bytes and seconds of a GPU.
-
-    Attributes:
-        model: its name.
-        parameters: d.
-        gpus: N.
-        shards: over how many of them a parameter is split; the rest are replicas.
-        plan: what one GPU does.
-        reduce_s: the all-reduce of a Gram row over all ranks.
-        gather_s: the all-gather of what was updated, where the model is whole on every rank.
-        simulated_s: (median, 99th percentile) of a step with noise, without the all-gather.
-    """
+    """One step on many GPUs."""
 
     model: str
+    """The name of the model."""
     parameters: int
+    """d."""
     gpus: int
+    """N."""
     shards: int
+    """The number of GPUs over which a parameter is split; the others hold replicas."""
     plan: Plan
+    """What one GPU does."""
     reduce_s: float
+    """Seconds of the all-reduce of a Gram row over all ranks."""
     gather_s: float
+    """Seconds of the all-gather of the updated parameters, if every rank holds the whole model."""
     simulated_s: tuple[float, float]
+    """Median and 99th percentile of the seconds of a step with noise, without the all-gather."""
 
     @property
     def local_s(self) -> float:
-        """What a GPU does by itself."""
+        """Seconds of what a GPU does by itself."""
         return self.plan.device_s - self.plan.collectives_s
 
     @property
     def step_s(self) -> float:
-        """On paper: all of it, one after the other."""
+        """Seconds of a step on paper: all parts one after the other."""
         return self.local_s + self.reduce_s + self.gather_s
 
     @property
     def waiting_s(self) -> float:
-        """What noise adds in the median."""
+        """Seconds that noise adds in the median."""
         return max(0.0, self.simulated_s[0] - self.local_s - self.reduce_s)
 
 
 def columns_of_a_rank(shapes: Sequence[Shape], shards: int) -> int:
-    """Columns of the window on the rank that has most of them: parts along the first dimension, as FSDP2 cuts them.
+    """The columns of the window on the rank that has most. FSDP2 cuts a tensor along its first dimension.
 
     Example:
         >>> columns_of_a_rank([(100, 64), (10,)], 4)
@@ -178,14 +175,14 @@ def scale_step(
         window: r.
         calibration: the measured constants of one GPU.
         dtype: of the window.
-        replicas: how many groups of N/replicas ranks have a copy of the model (HSDP).
-        replicated: the model is whole on every rank (DDP), and its window is split over all of them.
-        memory: of a GPU, bytes; by default half of an H200's, the other half is for activations.
-        network: as assumed by default.
-        noise: as assumed by default.
+        replicas: the number of groups of N/replicas ranks that hold a copy of the model (HSDP).
+        replicated: True if every rank holds the whole model (DDP); its window is split over all ranks.
+        memory: bytes of a GPU; by default half of an H200, for the other half holds activations.
+        network: `Network` with its defaults if None.
+        noise: `Noise` with its defaults if None.
 
     Raises:
-        ValueError: what was given cannot be.
+        ValueError: an unknown model, or a number of GPUs that the replicas do not divide.
     """
     if model not in MODELS:
         raise ValueError(f"model must be one of {', '.join(MODELS)}, got {model!r}")
@@ -203,7 +200,7 @@ def scale_step(
         replicated=replicated,
         memory=memory,
     )
-    count = window + 3  # a Gram row, its square, and two numbers of how many ranks cannot take the step
+    count = window + 3  # a Gram row, its square, and two counts of ranks that cannot take the step
     gather = 0.0
     if replicated and gpus > 1:
         gather = network.launch_s + 4 * parameters * (gpus - 1) / gpus / network.far_bandwidth
@@ -224,16 +221,16 @@ def scale_step(
 def simulate(
     local_s: float, before_s: float, count: int, gpus: int, network: Network, noise: Noise, *, steps: int = 400
 ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Seconds of each of many steps: to the sums, an all-reduce that waits for everybody, and from the sums to the end.
+    """Seconds of each of many steps. In each step all ranks work, wait in an all-reduce for the last one, and work on.
 
     Args:
-        local_s: what a rank does by itself, as planned.
-        before_s: the part of it before the all-reduce.
-        count: float64 numbers in the all-reduce.
-        gpus: ranks.
-        network: over which they talk.
-        noise: how they differ.
-        steps: how many.
+        local_s: planned seconds of what a rank does by itself.
+        before_s: the part of ``local_s`` before the all-reduce.
+        count: the number of float64 numbers in the all-reduce.
+        gpus: the number of ranks.
+        network: the network between the ranks.
+        noise: how ranks differ from the plan.
+        steps: the number of steps.
     """
     random = np.random.default_rng(0)
 
@@ -247,7 +244,7 @@ def simulate(
 
 
 def _all_reduce(ready: Times, count: int, network: Network) -> Times:
-    """When each rank has the sums, for ranks that are ready then: up a binary tree, message by message, and down."""
+    """When each rank has the sums, if it is ready at ``ready``: message by message up a binary tree, and down."""
     if ready.shape[1] == 1:
         return ready
     hops = network.hops(ready.shape[1])
@@ -261,7 +258,7 @@ def _all_reduce(ready: Times, count: int, network: Network) -> Times:
 
 
 def training_step_s(parameters: int, gpus: int, *, tokens: float = 4e6, flops: float = 4e14) -> float:
-    """Seconds of forward and backward passes, 6·d·tokens operations at so many per second and GPU (40 % of an H200).
+    """Seconds of a forward and backward pass: 6·d·tokens operations, ``flops`` per second and GPU (40 % of an H200).
 
     Example:
         >>> round(training_step_s(7_000_000_000, 64), 2)
@@ -271,7 +268,7 @@ def training_step_s(parameters: int, gpus: int, *, tokens: float = 4e6, flops: f
 
 
 def largest(fits: Callable[[int], bool], limit: int = 1000) -> int:
-    """The largest r from 1 to ``limit`` that fits, 0 if none; what fits is an interval from 1 on.
+    """The largest r from 1 to ``limit`` that fits, 0 if none does. If r fits, every smaller window must fit.
 
     Example:
         >>> largest(lambda r: r * r < 50)

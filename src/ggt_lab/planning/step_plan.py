@@ -11,70 +11,67 @@ from ggt_lab.planning.calibration import TRAFFIC, Calibration, device_seconds, i
 __all__ = ["DTYPES", "Plan", "largest_window", "make_plan"]
 
 DTYPES = ("float32", "bfloat16")
-"""What a window may be planned in."""
+"""The number types of a window."""
 
-_STATE = 8  # bytes per column: momentum, and the row that waits for the verdict
+_STATE = 8  # bytes per column: momentum, and the row that waits to be written
 _PARAMETER = 8  # bytes per parameter and its gradient, float32
 _NODES = 27  # shifted solves of an r × r matrix, each with its scratch
-_USABLE = 0.95  # of a GPU's memory: the rest is the context's and the allocator's
+_USABLE = 0.95  # share of a GPU's memory; the CUDA context and the allocator take the rest
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Bytes are per GPU, times in seconds.
-
-    Attributes:
-        parameters: of the whole model.
-        window: r.
-        dtype: of the window.
-        gpus: that share the columns of the window.
-        window_bytes: the window's rows.
-        state_bytes: momentum, the waiting row, and what is r × r.
-        model_bytes: parameters and gradients, float32; activations are not included.
-        memory: of a GPU.
-        passes_s: both passes over the window.
-        traffic_s: what else of d elements is read and written.
-        solve_s: the r × r part.
-        launch_s: small launches.
-        collectives_s: what waits for other GPUs.
-        host_s: what the host needs to start a step.
-        fits: the largest window in each dtype beside parameters and gradients, 0 if none.
-    """
+    """What a window costs. Bytes are bytes of one GPU, times are in seconds."""
 
     parameters: int
+    """The parameters of the whole model."""
     window: int
+    """r."""
     dtype: str
+    """The number type of the window."""
     gpus: int
+    """How many GPUs share the columns of the window."""
     window_bytes: float
+    """The rows of the window."""
     state_bytes: float
+    """Momentum, the row that waits to be written, and the r × r matrices."""
     model_bytes: float
+    """Parameters and gradients in float32, without activations."""
     memory: float
+    """The memory of a GPU."""
     passes_s: float
+    """Both passes over the window."""
     traffic_s: float
+    """Reading and writing all other vectors of d elements."""
     solve_s: float
+    """The r × r part."""
     launch_s: float
+    """Small launches."""
     collectives_s: float
+    """Waiting for other GPUs."""
     host_s: float
+    """The time that the host needs to start a step."""
     fits: dict[str, int]
+    """The largest window in each dtype beside parameters and gradients, 0 if none fits."""
 
     @property
     def device_s(self) -> float:
-        """A step where the host is ahead, or captured."""
+        """A step that does not wait for the host, because the host is ahead or the step is captured."""
         return self.passes_s + self.traffic_s + self.solve_s + self.launch_s + self.collectives_s
 
     @property
     def step_s(self) -> float:
-        """A step in a loop that does nothing else: the host's time where that is longer."""
+        """A step in a loop that does nothing else: the time of the device or of the host, whichever is longer."""
         return max(self.device_s, self.host_s)
 
     @property
     def total_bytes(self) -> float:
-        """Everything but activations."""
+        """All bytes without activations."""
         return self.window_bytes + self.state_bytes + self.model_bytes
 
     @property
     def fits_here(self) -> bool:
-        """Whether it goes into the memory of a GPU."""
+        """Whether all of it goes into the memory of a GPU."""
         return self.total_bytes <= _USABLE * self.memory
 
 
@@ -98,16 +95,16 @@ def make_plan(
         window: r.
         dtype: one of `DTYPES`.
         calibration: the measured constants.
-        gpus: N, that share the columns: d/N each.
-        replicated: parameters and gradients are whole on every GPU (data parallel), so that the updated columns must be
-            gathered; otherwise they are split as the window is (fully sharded).
-        memory: of a GPU, bytes.
-        bandwidth: of its memory, bytes per second; as measured with the calibration if None.
-        network_bandwidth: between GPUs, bytes per second and GPU.
-        network_latency: of a collective of a few numbers, seconds.
+        gpus: N, the GPUs that share the columns: each has d/N.
+        replicated: True if every GPU holds all parameters and gradients (data parallel): then the updated columns must
+            be gathered. False if parameters and gradients are split like the window (fully sharded).
+        memory: bytes of a GPU.
+        bandwidth: bytes per second of a GPU's memory; the bandwidth of the calibration if None.
+        network_bandwidth: bytes per second between GPUs, per GPU.
+        network_latency: seconds of a collective of a few numbers.
 
     Raises:
-        ValueError: what was given cannot be.
+        ValueError: a number below 1, an unknown dtype, or more GPUs than columns.
     """
     for name, value in (("parameters", parameters), ("window", window), ("gpus", gpus)):
         if value < 1:
@@ -123,7 +120,7 @@ def make_plan(
     traffic, solve = TRAFFIC * columns / speed, calibration.solve_s(window)
     collectives = 0.0
     if gpus > 1:
-        # One Gram row, its square and a verdict, float64; by a ring every byte travels twice, but for one part of N.
+        # A Gram row, its square and a flag in float64. In a ring every byte travels twice, without one part of N.
         share = (gpus - 1) / gpus
         collectives = network_latency + 2 * share * 8 * (window + 2) / network_bandwidth
         if replicated:
@@ -143,13 +140,13 @@ def make_plan(
         launch_s=calibration.small_s,
         collectives_s=collectives,
         host_s=calibration.host_s,
-        # More rows than columns would span nothing new.
+        # Rows beyond the number of columns would span nothing new.
         fits={kind: min(parameters, largest_window(columns, kind, _USABLE * memory - model)) for kind in DTYPES},
     )
 
 
 def largest_window(columns: int, dtype: str, budget: float) -> int:
-    """The largest r such that window, state and r × r matrices of so many columns take at most ``budget`` bytes.
+    """The largest r for which window, state and r × r matrices take at most ``budget`` bytes.
 
     Example:
         >>> largest_window(1_000_000, "float32", 100e6)
@@ -159,7 +156,7 @@ def largest_window(columns: int, dtype: str, budget: float) -> int:
     if left <= 0:
         return 0
     per_row, square = columns * item_size(dtype), 8 * (1 + _NODES)
-    # The positive root of square·r² + per_row·r = left, in the form that does not cancel.
+    # The positive root of square·r² + per_row·r = left, in the form without cancellation.
     r = int(2 * left / (per_row + (per_row**2 + 4 * square * left) ** 0.5))
     while square * (r + 1) ** 2 + per_row * (r + 1) <= left:  # rounding
         r += 1

@@ -1,4 +1,4 @@
-"""Numbers as people write them: 5.3M parameters, 141 GB, 4.26 TB/s, 20 us."""
+"""Numbers with units, as people write them: 5.3M parameters, 141 GB, 4.26 TB/s, 20 us."""
 
 import math
 import re
@@ -28,7 +28,7 @@ def parse_count(text: str, what: str = "parameters") -> int:
 
 
 def parse_bytes(text: str, what: str, *, per_second: bool = False) -> float:
-    """Bytes, or bytes per second: the suffix /s may be there or not.
+    """Bytes, or bytes per second. The suffix /s may be left out.
 
     Example:
         >>> parse_bytes("141 GB", "memory"), parse_bytes("4.26TB/s", "bandwidth", per_second=True)

@@ -1,4 +1,4 @@
-"""Problems to race optimizers on, by name or from a user's own file."""
+"""Problems to train on, by name or from a file of a user."""
 
 from ggt_lab.problems import image_problems, text_problems
 from ggt_lab.problems.registry import Problem, problem_class, problem_names

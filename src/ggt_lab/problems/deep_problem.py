@@ -1,12 +1,12 @@
-"""What the paper's deep experiments share as problems; they are in `images` and `text`.
+"""What the deep problems share. The problems themselves are in `image_problems` and `text_problems`.
 
-What a class fixes (batch, length, epochs, dropout, size of the model) are class attributes, so that a subclass is an
-experiment with other settings. Every problem has a tiny variant, its name and ``-tiny``: the same code with the
-attributes in ``tiny`` put over its own, on data made up on the spot.
+Settings (batch, length, epochs, dropout, size of the model) are class attributes, so that a subclass is a problem with
+other settings. Every problem has a tiny variant, whose name ends in ``-tiny``: its settings are those in ``tiny``, and
+its data is made up on the spot.
 
-Nothing random has a state: the order of an epoch is a function of (seed, epoch), the noise inside the model (dropout,
-shakes) of (seed, step). So a run that is saved and loaded goes on as if it had not been interrupted. No step waits for
-the device.
+Nothing random has a state. The order of an epoch is a function of (seed, epoch), and the noise inside the model
+(dropout, shakes) is a function of (seed, step). So a run that is saved and loaded goes on as if it had not been
+interrupted. No step waits for the device.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -27,11 +27,11 @@ _C = TypeVar("_C", bound="type[DeepProblem]")
 
 
 def register_with_tiny(name: str) -> Callable[[_C], _C]:
-    """Class decorator: make a deep problem known by ``name``, and its tiny variant by ``name-tiny``."""
+    """Class decorator that registers a deep problem as ``name``, and its tiny variant as ``name-tiny``."""
 
     def add(cls: _C) -> _C:
         register(name)(cls)
-        changes = {**cls.tiny, "synthetic": True, "compiled": False}  # to compile takes longer than a tiny run
+        changes = {**cls.tiny, "synthetic": True, "compiled": False}  # compiling takes longer than a tiny run
         register(f"{name}-tiny")(type(f"Tiny{cls.__name__}", (cls,), changes))
         return cls
 
@@ -39,12 +39,12 @@ def register_with_tiny(name: str) -> Callable[[_C], _C]:
 
 
 def derived_seed(seed: int, purpose: int, number: int) -> int:
-    """A seed for one use of a run's seed; different uses get streams that have nothing to do with each other."""
+    """A seed for one purpose of a run. Different purposes get streams that are independent of each other."""
     return int(np.random.SeedSequence((seed, purpose, number)).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
 def in_parts(size: int, first: Tensor, second: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Both tensors, ``size`` rows at a time."""
+    """Parts of both tensors, ``size`` rows at a time."""
     return zip(torch.split(first, size), torch.split(second, size), strict=True)
 
 
@@ -54,24 +54,24 @@ def l2_penalty(parameters: Iterable[Tensor], l2: float) -> Tensor:
 
 
 class DeepProblem:
-    """What the deep problems share: epochs, noise by step, the running training loss, and exact resumption.
+    """Epochs, noise that depends on the step, the running training loss, and exact resumption.
 
     Attributes:
-        metric: which number of `evaluate` is to be small.
-        epochs: how long a run is; ``steps`` is that times ``steps_per_epoch``.
-        batch: sequences or images per step.
-        autocast: on a GPU, compute the model in bfloat16, recurrent layers in float16 (cuDNN's, whatever autocast is
-            asked for); parameters and their gradients stay float32.
-        gradient_scale: what gradients are larger by on their way through the model, a power of two. Float16 flushes
-            what is below 6e-8 to zero, and a mean over many tokens gives each a gradient of that size.
+        metric: the number of `evaluate` that is to be small.
+        epochs: the length of a run; ``steps`` is ``epochs`` times ``steps_per_epoch``.
+        batch: the number of sequences or images in a step.
+        autocast: on a GPU, compute the model in bfloat16. Recurrent layers are computed in float16, for cuDNN does so
+            under any autocast. Parameters and their gradients stay float32.
+        gradient_scale: a power of two by which gradients are larger on their way through the model. Float16 turns
+            numbers below 6e-8 into zero, and in a mean over many tokens the gradient of one token is that small.
         captured: on a GPU, let `take_gradients` make a CUDA graph of the forward and backward pass.
-        compiled: on a GPU, let torch.compile fuse the model's small kernels; about a minute, the first time.
-        l2: λ, for λ/2·‖w‖² added to what is minimized, of all parameters; the losses that are reported are without it.
-        clip: the largest norm that `take_gradients` leaves a step's gradient; 0: any.
-        synthetic: made-up data in place of the real.
-        tiny: what the tiny variant has in place of these attributes.
-        steps_per_epoch: whole batches in the data; set when it is loaded.
-        step: how many losses were taken.
+        compiled: on a GPU, let torch.compile fuse the small kernels of the model; this takes about a minute once.
+        l2: λ. The objective is the loss plus λ/2·‖w‖² over all parameters; reported losses are without the penalty.
+        clip: `take_gradients` clips the gradient to this norm; 0 leaves it alone.
+        synthetic: use made-up data in place of the real data.
+        tiny: the attributes of the tiny variant that differ.
+        steps_per_epoch: the number of whole batches in the data; set when the data is loaded.
+        step: the number of losses that were taken.
     """
 
     metric: str
@@ -100,7 +100,7 @@ class DeepProblem:
         torch.manual_seed(seed)
         self.model = self._make_model().to(self.device)
         if self.compiled and self.device.type == "cuda":
-            # In place: parameters keep their names. And with the random numbers it would draw otherwise.
+            # In place, so that parameters keep their names, and with the random numbers of the uncompiled model.
             self.model.compile(dynamic=False, options={"fallback_random": True})
         if self.gradient_scale != 1:
             for parameter in self.parameters():
@@ -123,15 +123,15 @@ class DeepProblem:
         raise NotImplementedError
 
     def _inputs_of(self, position: int) -> tuple[Tensor, ...]:
-        """What batch ``position`` of the epoch is computed from."""
+        """The inputs of batch ``position`` of the epoch."""
         raise NotImplementedError
 
     def _loss_of(self, *inputs: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """The loss of a batch, and what the next one goes on from, which `_carry` gets."""
+        """The loss of a batch, and the tensors from which the next batch goes on; `_carry` gets them."""
         raise NotImplementedError
 
     def _carry(self, carried: tuple[Tensor, ...]) -> None:
-        """Keep what the next batch goes on from."""
+        """Keep the tensors from which the next batch goes on."""
 
     def _evaluate(self) -> dict[str, float]:
         raise NotImplementedError
@@ -140,13 +140,13 @@ class DeepProblem:
         return self.model.parameters()
 
     def loss(self) -> Tensor:
-        """What to differentiate in the next step."""
+        """The objective of the next step; its gradient is to be taken."""
         objective, loss, carried = self._forward(*self._begin_step())
         self._end_step(loss, carried)
         return objective
 
     def take_gradients(self) -> None:
-        """The next step's gradients in place of the last one's, clipped; who differentiates `loss` does that, too."""
+        """Replace the gradients by those of the next step, clipped. The long runs call this in place of `loss`."""
         inputs = self._begin_step()
         if self.captured and self.device.type == "cuda" and self._graph is None and self._is_warm(inputs):
             self._graph = GradientGraph(self._forward, inputs, self.parameters())
@@ -161,7 +161,7 @@ class DeepProblem:
         self._end_step(loss, carried)
 
     def _is_warm(self, inputs: tuple[Tensor, ...]) -> bool:
-        """Whether a few steps with inputs like these were made here."""
+        """Whether a few steps with inputs of these shapes were made in this process."""
         shapes = [tensor.shape for tensor in inputs]
         self._alike = self._alike + 1 if shapes == self._shapes else 0
         self._shapes = shapes
@@ -177,7 +177,7 @@ class DeepProblem:
         return self._inputs_of(position)
 
     def _forward(self, *inputs: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-        """What to differentiate, the loss to report, and what the next step goes on from."""
+        """The objective, the loss to report, and the tensors from which the next step goes on."""
         with self._precision():
             loss, carried = self._loss_of(*inputs)
         objective = loss + l2_penalty(self.parameters(), self.l2) if self.l2 else loss
@@ -193,7 +193,7 @@ class DeepProblem:
 
     @torch.no_grad()
     def held_out(self) -> dict[str, float]:
-        """Numbers of held-out data alone: a look that changes nothing."""
+        """Numbers of held-out data alone. This look changes nothing."""
         self.model.eval()
         with self._precision():
             return self._evaluate()
@@ -208,7 +208,7 @@ class DeepProblem:
         return numbers
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that a fresh object of the same class and seed needs to go on; copies, so it may be kept."""
+        """Everything that a fresh object of this class and seed needs to go on. The tensors are copies."""
         return {
             "settings": self._settings(),
             "model": {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()},
@@ -218,10 +218,10 @@ class DeepProblem:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where the object that gave ``state`` was.
+        """Go on from the point at which ``state`` was taken.
 
         Raises:
-            ValueError: it was of another problem, seed or setting; nothing is changed then.
+            ValueError: the state is from another problem, seed or setting; then nothing is changed.
         """
         theirs, ours = state["settings"], self._settings()
         differing = [
@@ -239,15 +239,15 @@ class DeepProblem:
 
     def _precision(self) -> torch.autocast:
         enabled = self.autocast and self.device.type == "cuda"
-        # Without the cache of casts: a graph would go on reading those of the step it was captured in.
+        # Without the cache of casts: a graph would go on reading the casts of the step in which it was captured.
         return torch.autocast(self.device.type, torch.bfloat16, enabled=enabled, cache_enabled=False)
 
     def _order_of(self, epoch: int) -> torch.Generator:
-        # On the CPU whatever the device, so that all devices see one order; it is copied over once an epoch.
+        # On the CPU, so that all devices see one order. It is copied to the device once in an epoch.
         return torch.Generator().manual_seed(derived_seed(self.seed, _ORDER, epoch))
 
     def _settings(self) -> dict[str, Any]:
-        """What must agree for a saved run to go on."""
+        """The settings that a saved run and this object must share."""
         return {
             "problem": type(self).__name__,
             "seed": self.seed,

@@ -11,15 +11,15 @@ _Forward = Callable[..., tuple[Tensor, Tensor, tuple[Tensor, ...]]]
 
 
 class GradientGraph:
-    """The gradients of inputs that keep their shapes: the host starts them with one call in place of thousands.
+    """Gradients for inputs whose shapes do not change: the host makes one call instead of thousands.
 
-    Gradients stay where they are now: they are written over, not added to, and must not be set to None.
+    The gradients keep their memory. Each step writes over them, and nobody may set them to None.
 
     Args:
-        forward: inputs to what is to be differentiated, the loss to report, and what the next step goes on from. It
-            must have run before, for libraries choose algorithms then.
-        inputs: of the first step; nothing is computed with them yet.
-        parameters: whose gradients are taken.
+        forward: a function of the inputs. It returns the objective (its gradient is taken), the loss to report, and the
+            tensors from which the next step goes on. It must have run before, for libraries choose algorithms then.
+        inputs: the inputs of the first step; nothing is computed with them yet.
+        parameters: the parameters whose gradients are taken.
     """
 
     def __init__(self, forward: _Forward, inputs: Sequence[Tensor], parameters: Iterable[nn.Parameter]) -> None:
@@ -32,7 +32,7 @@ class GradientGraph:
             objective.backward()  # type: ignore[no-untyped-call]
 
     def replay(self, inputs: Sequence[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Take the gradients of ``inputs``; the loss and what is carried on, to be read before the next call."""
+        """Take the gradients for ``inputs``. The result, loss and carried tensors, is valid until the next call."""
         for mine, given in zip(self._inputs, inputs, strict=True):
             mine.copy_(given)
         self._graph.replay()

@@ -26,11 +26,11 @@ __all__ = ["Cifar10", "Cifar10VGG", "ImageProblem"]
 
 
 class ImageProblem(DeepProblem):
-    """Classify CIFAR-10, augmented by 4-pixel zero padding, random crops and flips; all of it on the device.
+    """Classify CIFAR-10, augmented by 4-pixel zero padding, random crops and flips. All of it happens on the device.
 
-    Evaluates to ``test_loss``, ``test_accuracy``, ``test_error`` and ``train_loss``. Batches at the end of an epoch
-    that are not full are left out, other images each epoch. With ``channels_last`` images are laid out in memory as
-    tensor cores want them; parameters are not.
+    `evaluate` gives ``test_loss``, ``test_accuracy``, ``test_error`` and ``train_loss``. The last images of an epoch
+    that do not fill a batch are left out; they are other images in each epoch. With ``channels_last`` images have the
+    memory layout that tensor cores want; parameters keep theirs.
     """
 
     metric = "test_loss"
@@ -67,7 +67,7 @@ class ImageProblem(DeepProblem):
         return functional.cross_entropy(self.model(images), labels), ()
 
     def _laid_out(self, images: Tensor) -> Tensor:
-        """Normalized, as the model gets them."""
+        """Normalized images, in the memory layout for the model."""
         order = torch.channels_last if self.channels_last else torch.contiguous_format
         return normalize(images, *self._statistics).contiguous(memory_format=order)
 
@@ -87,7 +87,7 @@ class ImageProblem(DeepProblem):
 class Cifar10(ImageProblem):
     """Claim C1: Shake-Shake 26 2×32d, batches of 128. The paper leaves the number of epochs open.
 
-    A step is more than a thousand small kernels: compiled and captured it takes a small part of the time.
+    A step has more than a thousand small kernels. Compiled and captured, it takes a small part of the time.
     """
 
     epochs = 30

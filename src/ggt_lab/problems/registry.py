@@ -1,7 +1,7 @@
-"""What a problem is, and how one is found.
+"""What a problem is, and how it is found by name.
 
-A problem is a class. An instance is the world of one run: made from a seed, it holds a fresh model and its own stream
-of batches, so that every optimizer meets the same start and the same data in the same order.
+A problem is a class. An instance is the world of one run: it is made from a seed, and holds a fresh model and its own
+stream of batches. So every optimizer gets an equal start and equal data in equal order.
 """
 
 import importlib.util
@@ -22,11 +22,11 @@ _C = TypeVar("_C", bound=type)
 
 
 class Problem(Protocol):
-    """The interface; a user's file defines a class ``Problem`` with these members.
+    """The interface of a problem. A file of a user defines a class ``Problem`` with these members.
 
     Attributes:
-        steps: how long a run is, unless the race says otherwise.
-        metric: which number of `evaluate` is to be small.
+        steps: the length of a run, unless the race says otherwise.
+        metric: the number of `evaluate` that is to be small.
     """
 
     steps: int
@@ -35,20 +35,20 @@ class Problem(Protocol):
     def __init__(self, seed: int, device: torch.device) -> None: ...
 
     def parameters(self) -> Iterable[torch.nn.Parameter]:
-        """What is optimized."""
+        """The parameters that are optimized."""
         ...
 
     def loss(self) -> Tensor:
-        """The loss of the next batch, to be differentiated."""
+        """The loss of the next batch; its gradient is taken."""
         ...
 
     def evaluate(self) -> dict[str, float]:
-        """Numbers that say how good the parameters are, ``metric`` among them; called without gradients."""
+        """Numbers that say how good the parameters are; one of them is ``metric``. Called without gradients."""
         ...
 
 
 def register(name: str) -> Callable[[_C], _C]:
-    """Class decorator: make a problem known by ``name``."""
+    """Class decorator that registers a problem as ``name``."""
 
     def add(cls: _C) -> _C:
         _REGISTRY[name] = cls
@@ -58,7 +58,7 @@ def register(name: str) -> Callable[[_C], _C]:
 
 
 def problem_names() -> list[str]:
-    """The problems that are built in."""
+    """The names of the built-in problems."""
     return sorted(_REGISTRY)
 
 
@@ -66,7 +66,7 @@ def problem_class(name: str) -> type[Problem]:
     """The problem of that name, or the class ``Problem`` of a Python file.
 
     Raises:
-        ValueError: no such problem; the message names the closest ones.
+        ValueError: there is no such problem; the message names the closest ones.
     """
     if name.endswith(".py"):
         return _from_file(Path(name))

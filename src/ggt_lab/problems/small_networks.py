@@ -24,7 +24,7 @@ class Digits:
     batch = 64
 
     def __init__(self, seed: int, device: torch.device) -> None:
-        from sklearn.datasets import load_digits  # noqa: PLC0415 - of the lab's dependencies, the heaviest to import
+        from sklearn.datasets import load_digits  # noqa: PLC0415 - a machine may not have it, and it is slow to import
 
         data = load_digits()
         images = torch.tensor(data.images, dtype=torch.float32)[:, None] / 8 - 1

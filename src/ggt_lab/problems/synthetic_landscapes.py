@@ -1,9 +1,9 @@
 """The paper's synthetic landscapes: logistic regression (S1), a polytope's analytic centre (S2), sparse noise (T3).
 
-Settings are the paper's: dimension 10, 1000 samples of an anisotropic Gaussian with σ²max/σ²min = 1e4. Its axes are a
-random basis, for along the coordinate axes a diagonal method would be a full-matrix one. What the paper leaves open
-and we chose: batches of 20 with replacement; start at the origin (for the polytope also near one of its vertices); a
-step that would leave the polytope is halved until it does not.
+The settings are those of the paper: dimension 10, 1000 samples of an anisotropic Gaussian with σ²max/σ²min = 1e4. The
+axes of the Gaussian are a random basis, for along the coordinate axes a diagonal method would equal a full-matrix one.
+The paper leaves some settings open, and we chose: batches of 20 with replacement; a start at the origin, for the
+polytope also near one of its vertices; a step that would leave the polytope is halved until it stays inside.
 """
 
 from collections.abc import Iterable
@@ -61,7 +61,7 @@ class _Synthetic:
 
 @register("logistic")
 class Logistic(_Synthetic):
-    """Logistic regression; labels by a random hyperplane, so that the infimum is 0 and is not attained."""
+    """Logistic regression. A random hyperplane gives the labels, so that the infimum is 0 and is not attained."""
 
     def __init__(self, seed: int, device: torch.device) -> None:
         super().__init__(seed, device)
@@ -95,22 +95,22 @@ class Barrier(_Synthetic):
 
     @torch.no_grad()
     def _return_inside(self) -> None:
-        """Halve the last step until it ends inside the polytope; what is left after 50 times is undone."""
+        """Halve the last step until it ends inside the polytope; after 50 times undo it."""
         for _ in range(50):
-            if bool((self.samples @ self.point + self.offsets > 0).all()):  # False for NaN, too
+            if bool((self.samples @ self.point + self.offsets > 0).all()):  # also False for NaN
                 self._inside.copy_(self.point)
                 return
             self.point.lerp_(self._inside, 0.5)
-        # Not finite, or so close to a facet that the last bits cross it.
+        # The point is not finite, or so close to a facet that rounding crosses it.
         self.point.copy_(self._inside)
 
 
 @register("barrier-vertex")
 class BarrierVertex(Barrier):
-    """The same, from 99 % of the way to a random vertex: curvature changes most along the path from there."""
+    """The barrier, with a start at 99 % of the way to a random vertex, from where curvature changes most."""
 
     def __init__(self, seed: int, device: torch.device) -> None:
-        from scipy import optimize  # noqa: PLC0415 - long runs need torch and numpy alone
+        from scipy import optimize  # noqa: PLC0415 - a machine that trains may not have it
 
         super().__init__(seed, device)
         direction = torch.randn(DIMENSION, dtype=torch.float64, generator=self._generator).numpy()
@@ -123,8 +123,8 @@ class BarrierVertex(Barrier):
 
 
 def _barrier_minimum(samples: NDArray[np.float64], offsets: NDArray[np.float64]) -> float:
-    """The least mean of -log(wᵀx_i + c_i), by SciPy's Newton method with a trust region; right to 1e-12."""
-    from scipy import optimize  # noqa: PLC0415 - long runs need torch and numpy alone
+    """The least mean of -log(wᵀx_i + c_i), by SciPy's Newton method with a trust region; correct to 1e-12."""
+    from scipy import optimize  # noqa: PLC0415 - a machine that trains may not have it
 
     def value(w: NDArray[np.float64]) -> float:
         slack = samples @ w + offsets
@@ -146,7 +146,7 @@ def _barrier_minimum(samples: NDArray[np.float64], offsets: NDArray[np.float64])
 
 @register("sparse-noise")
 class SparseNoiseQuadratic:
-    """‖x‖² in 100 dimensions, seen through noise ±z, z of a random orthonormal basis; starts at one vector of it."""
+    """‖x‖² in 100 dimensions, seen through noise ±z from a random orthonormal basis. Starts at a basis vector."""
 
     steps = 1000
     metric = "loss"
@@ -160,7 +160,7 @@ class SparseNoiseQuadratic:
         return [self.point]
 
     def loss(self) -> Tensor:
-        """A function whose gradient is the oracle's answer."""
+        """A function whose gradient is the answer of the oracle."""
         return self.oracle.sample(self.point.detach().cpu()).to(self.point.device) @ self.point
 
     def evaluate(self) -> dict[str, float]:

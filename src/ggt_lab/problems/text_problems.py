@@ -22,20 +22,20 @@ __all__ = [
     "perplexity",
 ]
 
-_IGNORED = -100  # the target that cross_entropy leaves out, for the padding of validation text
+_IGNORED = -100  # cross_entropy leaves this target out; the padding of the validation text has it
 
 
 def perplexity(loss: float) -> float:
-    """exp(loss), infinite where that overflows: a diverged run must not raise."""
+    """exp(loss); infinite where exp overflows, so that a diverged run does not raise."""
     return math.exp(loss) if loss < 700 else math.inf
 
 
 class TextProblem(DeepProblem):
     """Predict the next token of a text.
 
-    Evaluates to ``validation_perplexity`` and ``validation_loss`` (the mean of nats per token over the whole validation
-    text), ``train_loss`` and ``train_perplexity``. Each epoch goes through the text from another start, around its end,
-    and leaves out what does not fill a batch.
+    `evaluate` gives ``validation_perplexity``, ``validation_loss`` (the mean number of nats per token over the whole
+    validation text), ``train_loss`` and ``train_perplexity``. Each epoch begins at another place of the text, goes
+    around its end, and leaves out the tokens that do not fill a batch.
     """
 
     metric = "validation_perplexity"
@@ -54,16 +54,16 @@ class TextProblem(DeepProblem):
         self.steps_per_epoch = len(self.train) // self.batch // self.length
 
     def _from_random_start(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """The training text around its end from a random start, and the same one token later."""
+        """The training text from a random start around its end, and the text shifted by one token."""
         start = int(torch.randint(0, len(self.train), (), generator=generator))
         return self.train.roll(-start), self.train.roll(-start - 1)
 
     def _losses_of(self, inputs: Tensor, targets: Tensor) -> Iterator[Tensor]:
-        """Summed losses of parts of the padded validation text, see `_evaluate`."""
+        """Sums of losses over parts of the padded validation text, see `_evaluate`."""
         raise NotImplementedError
 
     def _evaluate(self) -> dict[str, float]:
-        """Every token of the validation text but the first is predicted, once."""
+        """Predict every token of the validation text once, without the first."""
         count = len(self.validation) - 1
         width = self._evaluation_width(count)
         missing = -count % width
@@ -76,7 +76,7 @@ class TextProblem(DeepProblem):
         return {"validation_perplexity": perplexity(loss), "validation_loss": loss}
 
     def _evaluation_width(self, count: int) -> int:
-        """Into rows of which length the validation text is cut."""
+        """The length of the rows into which the validation text is cut."""
         raise NotImplementedError
 
     def evaluate(self) -> dict[str, float]:
@@ -90,11 +90,11 @@ class TextProblem(DeepProblem):
 
 
 class RecurrentProblem(TextProblem):
-    """Truncated back-propagation through time: ``batch`` places of the text, read on in parallel.
+    """Truncated back-propagation through time: the text is read from ``batch`` places in parallel.
 
-    The hidden state goes on from step to step and starts from zero with each epoch. In evaluation it goes on, too, in
-    each of ``evaluation_batch`` pieces of the validation text, which first reads ``evaluation_context`` tokens of the
-    piece before it (the first one, of the last) that are not counted: so many pieces at a time cost no perplexity.
+    The hidden state goes on from step to step and starts from zero in each epoch. For evaluation the validation text is
+    cut into ``evaluation_batch`` parts, which are read in parallel. Each part first reads the last
+    ``evaluation_context`` tokens of the part before it, and these are not counted. So the cuts cost no perplexity.
     """
 
     gradient_scale = 2.0**13
@@ -118,7 +118,7 @@ class RecurrentProblem(TextProblem):
 
     def _loss_of(self, *inputs: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         codes, targets, *hidden = inputs
-        logits, after = self.model(codes, tuple(hidden) or None)  # None, in the first step of all, are zeros
+        logits, after = self.model(codes, tuple(hidden) or None)  # in the very first step None stands for zeros
         loss = functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
         return loss, tuple(tensor.detach() for tensor in after)
 
@@ -151,7 +151,7 @@ class RecurrentProblem(TextProblem):
 class WindowProblem(TextProblem):
     """Independent windows of ``length`` tokens, in random order.
 
-    In evaluation the windows do not overlap: the first tokens of each are predicted from few before them.
+    In evaluation the windows do not overlap, so that the first tokens of a window have little context.
     """
 
     _inputs: Tensor
@@ -186,8 +186,8 @@ class WindowProblem(TextProblem):
 class PTBCharacters(RecurrentProblem):
     """Claim R1: a 3-layer LSTM of 5.5 M parameters. The paper leaves batch, length and regularization open.
 
-    GGT overfits sooner than the others, hence the drop of recurrent weights and the penalty. A step of width 512
-    with autocast took half of the time of one of width 500 in float32, both started by the host.
+    GGT overfits sooner than the other optimizers, hence the drop of recurrent weights and the penalty. A step of width
+    512 with autocast took half the time of a step of width 500 in float32; the host started both.
     """
 
     epochs, batch, length = 50, 896, 100
@@ -207,9 +207,10 @@ class PTBCharacters(RecurrentProblem):
 
 @register_with_tiny("ptb-words")
 class PTBWords(RecurrentProblem):
-    """Claim R4: a word-level LSTM after AWD-LSTM, with its dropouts; batches of 80 sequences, where that has 20.
+    """Claim R4: a word-level LSTM after AWD-LSTM, with its dropouts.
 
-    And width 1152, where that has 1150: matrix units want float16 rows whose lengths are multiples of 8.
+    Two settings differ. Batches have 80 sequences; AWD-LSTM has 20. The width is 1152; AWD-LSTM has 1150, but matrix
+    units want float16 rows whose length is a multiple of 8.
     """
 
     epochs, batch, length, dropout = 40, 80, 70, 0.4

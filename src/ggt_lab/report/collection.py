@@ -1,6 +1,6 @@
-"""What lies under a folder of results, read into sections: races, verdicts, figures and spectra.
+"""Everything below a folder of results, read into sections: races, verdicts, figures and spectra.
 
-A damaged file does not hide the others: it is left out, and a warning names it.
+A damaged file does not hide the other files. It is left out, and a warning names it.
 """
 
 import json
@@ -25,7 +25,7 @@ _LINK_SUFFIXES = (".png", ".pdf")
 
 @dataclass(frozen=True)
 class Race:
-    """Runs that may be compared with one another: the same problem, length and device."""
+    """Runs that may be compared: they have one problem, one length and one device."""
 
     title: str
     problem: str
@@ -45,7 +45,7 @@ class Spectrum:
     window: int
     steps: tuple[float, ...]
     singular_values: tuple[tuple[float, ...], ...]
-    """Descending, one tuple per step; shorter than the window while it fills."""
+    """One tuple for each step, in descending order. While the window fills, tuples are shorter than the window."""
     summary: str
     numbers: Mapping[str, Any]
 
@@ -61,31 +61,31 @@ class Section:
     figures: tuple[Figure, ...]
     spectra: tuple[Spectrum, ...]
     environments: tuple[tuple[Record, int], ...]
-    """Where the records were made, and how many of them there."""
+    """The machines on which records were made, and the number of records from each."""
     others: int
-    """Records without a curve."""
+    """The number of records without a curve."""
     links: tuple[Path, ...]
-    """Pictures and documents that lie beside the results."""
+    """Pictures and documents beside the results."""
 
     @property
     def environment_keys(self) -> list[str]:
-        """What is known of any of the environments."""
+        """All keys of the environments."""
         return list(dict.fromkeys(key for environment, _ in self.environments for key in environment))
 
 
 @dataclass(frozen=True)
 class Collection:
-    """All sections, and what could not be read."""
+    """All sections, and warnings about files that could not be read."""
 
     sections: tuple[Section, ...]
     warnings: tuple[str, ...]
 
 
 def collect(folder: Path) -> Collection:
-    """Read everything under ``folder``, itself included, in the order of the paths.
+    """Read everything in ``folder`` and below it, in the order of paths.
 
     Raises:
-        ValueError: there is no such folder, or nothing in it that a report could show.
+        ValueError: there is no such folder, or it holds nothing that a report could show.
     """
     if not folder.is_dir():
         what = "is a file; give the folder that holds it" if folder.exists() else "does not exist"
@@ -133,7 +133,7 @@ def _read_section(folder: Path, root: Path, complain: Callable[[str], None]) -> 
 
 
 def _attempt(read: Callable[[Path], _T], path: Path, complain: Callable[[str], None]) -> _T | None:
-    """What ``read`` makes of ``path``; None, with a complaint that names the file, if it is damaged."""
+    """What ``read`` returns for ``path``. If the file is damaged: None, and a complaint that names it."""
     if not path.exists():
         return None
     try:
@@ -160,7 +160,7 @@ def _read_records(path: Path, complain: Callable[[str], None]) -> list[Record]:
 
 
 def _split_into_races(records: Iterable[Record], folder: Path, complain: Callable[[str], None]) -> tuple[Race, ...]:
-    """One race per problem; runs of another length or device are another race, for they cannot be compared."""
+    """One race for each problem, length and device: only such runs can be compared."""
     kinds: dict[tuple[Any, ...], list[Record]] = {}
     for record in records:
         if (flaw := _flaw(record)) is not None:
@@ -171,7 +171,7 @@ def _split_into_races(records: Iterable[Record], folder: Path, complain: Callabl
     races = []
     for (problem, steps, device, metric), runs in kinds.items():
         twins = [kind for kind in kinds if kind[0] == problem]
-        # Only what tells a race from its twins is worth a word in its title.
+        # The title names only what tells this race from other races on the problem.
         details = [
             word
             for position, word in (
@@ -186,7 +186,7 @@ def _split_into_races(records: Iterable[Record], folder: Path, complain: Callabl
 
 
 def _flaw(record: Record) -> str | None:
-    """Why a record with a curve cannot be shown; None if it can."""
+    """Why a record with a curve cannot be shown; None if it can be shown."""
     missing = [key for key in _RACE_KEYS if key not in record]
     if missing:
         return f"it has a curve but no {', '.join(missing)}"
@@ -218,7 +218,7 @@ def _count_environments(records: Iterable[Record]) -> tuple[tuple[Record, int], 
 
 
 def _may_be_embedded(figure: Figure, root: Path, complain: Callable[[str], None]) -> bool:
-    """A report is made to be passed on: nothing from outside of the results may slip into it."""
+    """Whether a figure may be in the report. A report is passed on: no file from outside the results may be in it."""
     if not figure.path.resolve().is_relative_to(root.resolve()):
         complain(f"figure {figure.path} is left out: it lies outside of {root}")
     elif not figure.path.is_file():

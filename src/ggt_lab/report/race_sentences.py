@@ -11,7 +11,7 @@ __all__ = ["number", "seeds", "summary", "winner"]
 
 
 def number(value: float) -> str:
-    """Four digits, as in the table of ``ggt race``; what is not finite comes from a run that diverged."""
+    """Four digits, as in the table of ``ggt race``. A number that is not finite comes from a run that diverged."""
     return f"{value:.4g}" if math.isfinite(value) else "diverged"
 
 
@@ -31,9 +31,9 @@ def summary(collection: Collection) -> list[str]:
 
 
 def winner(race: Race) -> str:
-    """Who ends lowest on one problem, and whether that is more than luck of the seeds.
+    """Who ends lowest on one problem, and whether the lead may be luck.
 
-    A lead counts as clear if it is larger than the spread (standard deviation over seeds) of both.
+    A lead is clear if it is larger than the spread (standard deviation over seeds) of the first and of the second.
     """
     ranking = standings(race.records)
     first = ranking[0]
@@ -57,7 +57,7 @@ def _measured(standing: Standing, race: Race) -> str:
 
 
 def seeds(race: Race, standing: Standing) -> int:
-    """How many seeds a standing is the mean of."""
+    """The number of seeds in the mean of a standing."""
     return sum((run["optimizer"], run["lr"]) == (standing.optimizer, standing.lr) for run in race.records)
 
 

@@ -1,7 +1,7 @@
 """The spectrum of the window over training as a heat-map (Figure 5 of the paper).
 
-Singular values σ of G are eigenvalues λ = σ² of GᵀG. Each column of the map is the density of log₁₀ λ at one time; the
-lines are the smallest and the largest eigenvalue, smoothed by a median filter.
+A singular value σ of G gives an eigenvalue λ = σ² of GᵀG. Each column of the map is the density of log₁₀ λ at one time.
+The lines are the smallest and the largest eigenvalue after a median filter.
 """
 
 import math
@@ -17,25 +17,25 @@ __all__ = ["HeatMap", "heat_map"]
 
 @dataclass(frozen=True)
 class HeatMap:
-    """What is drawn."""
+    """The numbers of the map and of its lines."""
 
     columns: list[float]
     """The middle of each column, in steps."""
     bins: list[float]
     """The middle of each bin of log₁₀ λ, ascending."""
     density: list[list[float | None]]
-    """Share of a column's eigenvalues in each bin, by bin, then by column; None where there is none."""
+    """The share of a column's eigenvalues in each bin, by bin, then by column; None where there is no eigenvalue."""
     ceiling: float
-    """The density of the darkest colour: columns of few eigenvalues, while the window fills, may lie above it."""
+    """The density of the darkest colour. While the window fills, columns have few eigenvalues and higher densities."""
     steps: list[float]
     smallest: list[float]
     """Smallest eigenvalue at each of ``steps``, as recorded."""
     largest: list[float]
     smooth_smallest: list[float]
-    """The same after the median filter."""
+    """The smallest eigenvalue at each of ``steps``, after the median filter."""
     smooth_largest: list[float]
     left_out: int
-    """Eigenvalues that are zero to rounding and have no logarithm worth a place."""
+    """The number of eigenvalues that are rounding noise and are not drawn."""
 
 
 def heat_map(spectrum: Spectrum, *, columns: int = 120, bins: int = 40) -> HeatMap:
@@ -43,7 +43,7 @@ def heat_map(spectrum: Spectrum, *, columns: int = 120, bins: int = 40) -> HeatM
 
     Args:
         spectrum: at least one singular value must be positive.
-        columns: at most so many; neighbouring steps share one.
+        columns: the largest number of columns; neighbouring steps share a column.
         bins: number of bins of log₁₀ λ.
 
     Raises:

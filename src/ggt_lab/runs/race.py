@@ -1,7 +1,7 @@
 """Races: optimizers × learning rates × seeds on one problem, in parallel, resumable.
 
-The one line that data follows: `grid` → `race` (each `Run` in a process, its record appended when it is done) →
-`standings`, and where a best learning rate lies at the edge of its grid, `beyond_the_edge` → `race` again.
+`grid` makes the runs. `race` trains each `Run` in a process and appends its record. `standings` says who did best. If a
+best learning rate lies at the edge of its grid, `beyond_the_edge` gives more runs, and `race` goes on.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ __all__ = ["Run", "execute", "grid", "race"]
 
 @dataclass(frozen=True)
 class Run:
-    """One entry of a race; equal runs give equal results, so that a finished one is never run again."""
+    """One entry of a race. Equal runs give equal results, so that a finished run is never repeated."""
 
     problem: str
     optimizer: str
@@ -55,10 +55,17 @@ def grid(
     steps: int | None = None,
     device: str = "cpu",
 ) -> list[Run]:
-    """Every combination; ``optimizers`` maps a spec to its learning rates. What cannot be run raises here, not later.
+    """Every combination of optimizer, learning rate and seed. A run that is not possible raises here, not later.
+
+    Args:
+        problem: a name or a file.
+        optimizers: the learning rates of each optimizer.
+        seeds: the seeds.
+        steps: the length of each run; the problem's own length if None.
+        device: where to train.
 
     Raises:
-        ValueError: an unknown name or option, a learning rate, number of seeds or steps that makes no sense, no CUDA.
+        ValueError: an unknown name or option, a learning rate that is not positive, no seed, no step, or no CUDA.
     """
     problem_class(problem)
     if not optimizers or not seeds:
@@ -87,17 +94,17 @@ def race(
     workers: int = 1,
     on_done: Callable[[Run, Record], None] | None = None,
 ) -> None:
-    """Run what is not finished yet, in ``workers`` processes; interrupted, the same call goes on with the rest."""
+    """Train the runs that are not finished, in ``workers`` processes. After an interruption, the same call goes on."""
     with processes(workers) as pool:
         run_all(runs, execute, results, pool, on_done=on_done)
 
 
 def execute(run: Run) -> Record:
-    """Train once, in this process.
+    """Train one run, in this process.
 
     Raises:
-        DataError: the problem's data is not there.
-        RuntimeError: the problem or the optimizer raised; it names both, and their own error is its cause.
+        DataError: the data of the problem is not there.
+        RuntimeError: the problem or the optimizer raised. The message names both, and the first error is the cause.
     """
     try:
         cls = problem_class(run.problem)

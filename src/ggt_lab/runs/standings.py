@@ -17,7 +17,7 @@ CRITERIA = {"final": "final {metric}", "per_step": "mean {metric} per step", "pe
 
 @dataclass(frozen=True)
 class Standing:
-    """How an optimizer did at its best learning rate: means over seeds, infinite if a seed diverged."""
+    """How an optimizer did at its best learning rate. Numbers are means over seeds, infinite if a seed diverged."""
 
     optimizer: str
     lr: float
@@ -30,7 +30,7 @@ class Standing:
     per_step: float
     """Mean of the metric over the run: the area under the curve, divided by its length."""
     per_second: float
-    """The same over seconds, up to the time that the fastest optimizer took."""
+    """Mean of the metric over seconds, up to the time that the fastest optimizer took."""
     log_final: float
     """log10 of the metric at the end."""
     log_last_tenth: float
@@ -38,7 +38,7 @@ class Standing:
     log_per_step: float
     """Mean of log10 of the metric over the run."""
     diverged: int
-    """How many of its seeds diverged at this learning rate."""
+    """How many seeds diverged at this learning rate."""
 
 
 MEASURES = ("final", "per_step", "per_second", "log_final", "log_last_tenth", "log_per_step")
@@ -46,12 +46,12 @@ _SMALLEST = 1e-16  # logarithms stop here: below is rounding
 
 
 def measure(record: Record, by: str, *, horizon: float = math.inf) -> float:
-    """How well one run did, small is good; infinite if it diverged.
+    """How well one run did: a small number is good, infinity means that it diverged.
 
     Args:
         record: a run.
-        by: one of `MEASURES`, as `Standing` describes them.
-        horizon: seconds after which "per_second" no longer looks.
+        by: one of `MEASURES`; `Standing` says what each means.
+        horizon: the last second that "per_second" takes into account.
     """
     if by not in MEASURES:
         raise ValueError(f"by must be one of {', '.join(map(repr, MEASURES))}; got {by!r}")
@@ -74,7 +74,7 @@ def standings(records: Sequence[Record], *, by: str = "final") -> list[Standing]
 
     Args:
         records: runs of one problem.
-        by: one of `MEASURES`: what is best.
+        by: one of `MEASURES`: the number that decides who is best.
     """
     if by not in MEASURES:
         raise ValueError(f"by must be one of {', '.join(map(repr, MEASURES))}; got {by!r}")
@@ -115,16 +115,16 @@ _R = TypeVar("_R", bound=_Rated)
 
 
 def beyond_the_edge(runs: Sequence[_R], records: Sequence[Record], *, by: Sequence[str] = ("final",)) -> list[_R]:
-    """The runs that widen, by one learning rate, every grid whose best point (by any of ``by``) is at its edge.
+    """The runs that add one learning rate to every grid whose best point (by any of ``by``) is at its edge.
 
-    Empty when every best learning rate lies inside of its grid. The new rate continues the grid's own ratio.
+    There are none if every best learning rate lies inside its grid. The new rate continues the ratio of the grid.
     """
     wanted: list[_R] = []
     for standing in (s for name in by for s in standings(records, by=name) if s.at_edge):
         grid_rates = sorted({run.lr for run in runs if run.optimizer == standing.optimizer})
         low = standing.lr == grid_rates[0]
         inner, edge = (grid_rates[1], grid_rates[0]) if low else (grid_rates[-2], grid_rates[-1])
-        rate = float(f"{edge * edge / inner:.6g}")  # of a decimal grid, the next decimal
+        rate = float(f"{edge * edge / inner:.6g}")  # a decimal grid gets the next decimal
         wanted += [_at_rate(run, rate) for run in runs if (run.optimizer, run.lr) == (standing.optimizer, edge)]
     return list(dict.fromkeys(wanted))
 
@@ -137,7 +137,7 @@ def _at_rate(run: _R, rate: float) -> _R:
 def around_the_best(runs: Sequence[_R], records: Sequence[Record], *, by: Sequence[str] = ("final",)) -> list[_R]:
     """The runs that halve, on a log scale, the gaps next to each best learning rate (by any of ``by``).
 
-    A gap that is a factor of two or less is left alone, so that asking again ends.
+    A gap of a factor of two or less is left alone, so that repeated calls come to an end.
     """
     wanted: list[_R] = []
     for standing in (s for name in by for s in standings(records, by=name)):

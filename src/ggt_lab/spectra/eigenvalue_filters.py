@@ -1,4 +1,4 @@
-"""What every picture of a spectrum needs: eigenvalues without rounding, and lines without jitter."""
+"""Filters for pictures of a spectrum: eigenvalues without rounding noise, and lines without jitter."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -6,16 +6,16 @@ from typing import Any
 
 __all__ = ["above_rounding", "median_filter"]
 
-# An eigenvalue below this share of the sum is rounding of a float64 Gram, unless the recorder said what rounding is.
+# Below this share of the sum an eigenvalue is rounding noise of a float64 Gram. A recorder may name another share.
 _ROUNDING = 2.0**-46
 
 
 def above_rounding(singular_values: Sequence[float], numbers: Mapping[str, Any]) -> list[float]:
-    """λ = σ² of those that are more than rounding, in the order given.
+    """The eigenvalues λ = σ² that are more than rounding noise, in the order given.
 
     Args:
         singular_values: σ, of one step.
-        numbers: those of the diagnosis; ``rounding`` among them is the share of Σλ at which rounding begins.
+        numbers: the numbers of a diagnosis; ``rounding`` is the share of Σλ at which rounding noise begins.
 
     Example:
         >>> above_rounding([10.0, 1.0, 1e-9], {})
@@ -27,11 +27,11 @@ def above_rounding(singular_values: Sequence[float], numbers: Mapping[str, Any])
 
 
 def median_filter(values: Sequence[float], *, radius: int | None = None) -> list[float]:
-    """Each value replaced by the median of itself and ``radius`` neighbours on each side (fewer at the ends).
+    """Replace each value by the median of itself and ``radius`` neighbours on each side (fewer at the ends).
 
     Args:
         values: one per step.
-        radius: None: an eightieth of them, so that a median is over a fortieth of the run.
+        radius: None takes an eightieth of the values, so that each median is over a fortieth of the run.
 
     Example:
         >>> median_filter([1.0, 9.0, 2.0, 3.0], radius=1)

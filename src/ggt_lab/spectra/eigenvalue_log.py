@@ -1,6 +1,6 @@
-"""The eigenvalues of a GGT's GᵀG along a long run: part of its checkpoint, then one compact file beside its results.
+"""The eigenvalues of GᵀG along a long run with GGT: part of its checkpoint, then one compact file beside its results.
 
-The window that the optimizer has anyway is read; the host waits for the device at recorded steps and at no others.
+The log reads the window of the optimizer. The host waits for the device at recorded steps only.
 """
 
 from collections.abc import Sequence
@@ -22,14 +22,14 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class EigenvalueLog:
-    """Eigenvalues of GᵀG every so many steps.
+    """Eigenvalues of GᵀG at every ``every``-th step.
 
     Args:
-        optimizer: a GGT with one full matrix, unless ``every`` is 0.
-        every: record each ``every``-th step; 0: record nothing.
+        optimizer: a GGT with one full matrix; any optimizer if ``every`` is 0.
+        every: the number of steps from one record to the next; 0 records nothing.
 
     Raises:
-        ValueError: ``every`` is negative, or the optimizer has no window, or several.
+        ValueError: ``every`` is negative, or the optimizer has no window, or it has several.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, every: int) -> None:
@@ -46,32 +46,32 @@ class EigenvalueLog:
         self._eigenvalues: list[Tensor] = []
 
     def after(self, step: int) -> None:
-        """Record, if it is time; to be called after each step, which are counted from 1."""
+        """Record, if it is time. Call this after each step; steps count from 1."""
         if not self._every or step % self._every:
             return
         window = self._window()
         if window is not None:
-            # On the CPU, which is faster for so small a matrix, and whose routine was not seen to fail as a GPU's was.
+            # The CPU is faster for so small a matrix, and its routine was never seen to fail; the GPU's routine was.
             found = torch.linalg.eigvalsh(window.moment().cpu()).flip(-1).clamp_min(0)
             self._steps.append(step)
             self._eigenvalues.append(found.float())
 
     def state_dict(self) -> dict[str, Any]:
-        """For a checkpoint."""
+        """What a checkpoint keeps."""
         return {"steps": list(self._steps), "eigenvalues": list(self._eigenvalues)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Go on from a checkpoint."""
         self._steps = list(state["steps"])
         self._eigenvalues = [values.cpu() for values in state["eigenvalues"]]
 
     def write(self, path: Path) -> dict[str, Any] | None:
-        """Write ``path``, whole or not at all.
+        """Write the file ``path``.
 
         Returns:
-            What a record says about it, as plain JSON types: ``steps``, ``conditions`` (λmax/λmin of each, see
-            `condition_numbers`), ``isotropic`` (the same of gradients without structure that have this momentum and
-            decay), and ``file``. None if nothing was recorded.
+            What the record of the run says about the file, in types that JSON has: ``file``, ``steps``, ``conditions``
+            (λmax/λmin at each step, see `condition_numbers`), and ``isotropic`` (λmax/λmin for gradients without
+            structure, with this momentum and decay). None if nothing was recorded.
         """
         window = self._window()
         if not self._steps or self._optimizer is None or window is None:
@@ -102,7 +102,7 @@ class EigenvalueLog:
         }
 
     def _window(self) -> Window | None:
-        """The optimizer's window; None before the first gradient."""
+        """The window of the optimizer; None before the first gradient."""
         if self._optimizer is None:
             return None
         windows = [window for block in self._optimizer.attached_blocks() for window in block.window.matrices()]
@@ -110,11 +110,11 @@ class EigenvalueLog:
 
 
 def condition_numbers(eigenvalues: Sequence[Array] | Array, rounding: float) -> list[float]:
-    """λmax/λmin of each spectrum, without the eigenvalues that are zero or rounding; 1 where there is one or none.
+    """λmax/λmin of each spectrum, without eigenvalues that are zero or rounding noise; 1 if at most one is left.
 
     Args:
-        eigenvalues: an array per spectrum, in any order.
-        rounding: the share of Σλ at which rounding begins.
+        eigenvalues: one array per spectrum, in any order.
+        rounding: the share of Σλ at which rounding noise begins.
 
     Example:
         >>> condition_numbers([np.array([9.0, 3.0, 0.0])], 1e-9)
@@ -129,10 +129,10 @@ def condition_numbers(eigenvalues: Sequence[Array] | Array, rounding: float) -> 
 
 
 def read_spectra(path: Path) -> dict[str, Any]:
-    """What `EigenvalueLog.write` wrote, as `ggt_lab.figures.spectrum_density.draw_spectrum` wants it (but for a label).
+    """What `EigenvalueLog.write` wrote, in the form that `draw_spectrum` takes, without a label.
 
     Raises:
-        ValueError: it is not such a file, or not whole.
+        ValueError: the file holds something else, or was cut off.
     """
     try:
         with np.load(path, allow_pickle=False) as arrays:
@@ -143,7 +143,7 @@ def read_spectra(path: Path) -> dict[str, Any]:
             f"{path} holds no spectra of a long run ({error}); run it again, with spectrum_every"
         ) from None
     conditions = condition_numbers(eigenvalues, rounding)
-    # A window that is not full yet has as many eigenvalues as there were steps.
+    # While the window fills, there are as many eigenvalues as steps.
     filled = [values[:step] for step, values in zip(steps.tolist(), np.sqrt(eigenvalues).tolist(), strict=True)]
     recent = conditions[-max(1, len(conditions) // 4) :]
     return {

@@ -1,4 +1,4 @@
-"""Spectra of training runs: one run, trained again with a recorder attached."""
+"""Spectra of runs of a race: a run is trained again, with a recorder attached to its optimizer."""
 
 import json
 from collections.abc import Iterable
@@ -28,9 +28,9 @@ def record_spectrum(run: Run, *, every: int | None = None, window: int | None = 
     """Train ``run`` as a race would, and record the spectrum of its window.
 
     Args:
-        run: which problem, optimizer, learning rate and seed.
-        every: record each ``every``-th step; None: about 200 records.
-        window: rows of the recorder's own window; of a GGT its own is read.
+        run: the problem, optimizer, learning rate and seed.
+        every: the number of steps from one record to the next; None gives about 200 records.
+        window: the rows of the window that the recorder keeps beside an optimizer. A GGT has a window of its own.
 
     Returns:
         What `SpectrumRecorder.to_json` gives, and the run.
@@ -62,10 +62,10 @@ def record_spectrum(run: Run, *, every: int | None = None, window: int | None = 
 
 
 def tuned_runs(folder: Path) -> list[Run]:
-    """Of a race's folder, the first seed of each optimizer at its best learning rate.
+    """The first seed of each optimizer at its best learning rate, from the folder of a race.
 
     Raises:
-        ValueError: no race is there.
+        ValueError: the folder holds no race.
     """
     records = [record for record in Results(folder / "results.jsonl") if "curve" in record]
     if not records:
@@ -81,6 +81,6 @@ def tuned_runs(folder: Path) -> list[Run]:
 
 
 def write_spectrum(spectrum: dict[str, Any], folder: Path, name: str) -> Path:
-    """Write ``folder/spectrum-NAME.json``, which the report reads; whole or not at all."""
+    """Write ``folder/spectrum-NAME.json``, which the report reads."""
     folder.mkdir(parents=True, exist_ok=True)
     return write_atomically(folder / f"spectrum-{name}.json", json.dumps(spectrum, allow_nan=False) + "\n")

@@ -4,8 +4,8 @@ Algorithm 2 (`adagrad`) is full-matrix AdaGrad for convex functions; its output 
 (`hard_window`) runs it again and again on :math:`f_t(x) = f(x) + \lambda\|x - x_t\|^2`, forgetting all gradients in
 between, and reaches :math:`E\|\nabla f\| \le \epsilon` on smooth non-convex functions (`schedule` gives its T and w).
 
-Errata that are taken into account: the gradient of the proximal term is 2λ(x - x_t), which the paper's construction of
-its oracle leaves half undone; the lemma's μ²σ² is μσ, as in its own proof; λ must be larger than L/2, not equal.
+Errata of the paper that are corrected here: the gradient of the proximal term is 2λ(x - x_t), of which the paper's
+oracle has only half; the lemma's μ²σ² is μσ, as in its own proof; λ must be larger than L/2, not equal.
 """
 
 from ggt_lab.theory.adagrad import AdaGradRun, adagrad

@@ -28,8 +28,8 @@ def adagrad(
 ) -> AdaGradRun:
     r"""Run x ← x - η [εI + (G_t G_tᵀ)^½]⁻¹ g_t for ``steps`` steps, where G_t holds all gradients so far.
 
-    The gradients are kept in the library's own window while they are fewer than the dimensions; from w ≥ d on a d × d
-    sum is smaller, and the same solver serves it: [(GGᵀ)^½ + ε]⁻¹ g is `coefficients` of GGᵀ itself.
+    If there are fewer gradients than dimensions (w < d), a window of the library keeps them. Otherwise a d × d sum is
+    smaller, and the solver of the library serves it too: [(GGᵀ)^½ + ε]⁻¹ g is `coefficients` of GGᵀ itself.
 
     Args:
         oracle: the function; only ``sample`` is called.
@@ -37,7 +37,7 @@ def adagrad(
         steps: w ≥ 1.
         lr: η > 0.
         eps: ε ≥ 0.
-        window: a float64 window of ``steps`` rows to use again (it is reset), so that restarts allocate nothing.
+        window: a float64 window of ``steps`` rows to use again, so that restarts allocate nothing. It is reset.
     """
     if steps < 1 or not lr > 0 or not eps >= 0:
         raise ValueError(f"need steps ≥ 1, lr > 0, eps ≥ 0; got steps={steps}, lr={lr}, eps={eps}")

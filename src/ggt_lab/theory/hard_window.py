@@ -86,17 +86,17 @@ def hard_window(
     eps: float = 1e-8,
     on_window: Callable[[Proximal, AdaGradRun], None] | None = None,
 ) -> HardWindowRun:
-    """x_{t+1} ← the output of Algorithm 2 on f(x) + λ‖x - x_t‖² from x_t; gradients are forgotten in between.
+    """x_{t+1} ← the output of Algorithm 2 on f(x) + λ‖x - x_t‖² from x_t. Gradients are forgotten in between.
 
     Args:
-        oracle: f. Its exact gradient is used to choose the output, as the algorithm states it, and nowhere else.
+        oracle: f. Its exact gradient serves only to choose the output, as the algorithm states it.
         start: x_1, shape (d,), float64.
         restarts: T.
         window: w.
         strength: λ.
         lr: η of Algorithm 2: a number, or a function of the window's problem and its start.
         eps: ε of Algorithm 2.
-        on_window: called after each window with its problem and its run: to measure the adaptive ratio, say.
+        on_window: called after each window with its problem and its run, for example to measure the adaptive ratio.
     """
     x = start.double().clone()
     memory = Window(window, x.numel(), dtype=torch.float64, device=x.device) if window < x.numel() else None

@@ -1,4 +1,4 @@
-"""Functions that are seen through stochastic gradients."""
+"""Functions whose gradients an algorithm sees with noise."""
 
 from typing import Protocol
 
@@ -58,13 +58,13 @@ class Proximal:
 
 
 class SparseNoise:
-    """The paper's example: f(x) = ‖x‖², with noise ±z, z a random vector of an orthonormal basis; σ = 1.
+    """The paper's example: f(x) = ‖x‖² with noise ±z, where z is a random vector of an orthonormal basis; σ = 1.
 
     Args:
         dimension: d.
-        generator: the source of all its randomness, the basis included.
-        rotated: draw a random basis; False takes the coordinate axes, in which full-matrix AdaGrad is (without the
-            effect of ε) one-dimensional AdaGrad in each coordinate.
+        generator: the source of all randomness, also of the basis.
+        rotated: True draws a random basis. False takes the coordinate axes, along which full-matrix AdaGrad is (without
+            the effect of ε) one-dimensional AdaGrad in each coordinate.
 
     Example:
         >>> oracle = SparseNoise(3, torch.Generator().manual_seed(0))

@@ -1,4 +1,4 @@
-"""The adaptive ratio: by how much an algorithm beats the bound of SGD."""
+"""The adaptive ratio: the error of an algorithm in units of the bound of SGD."""
 
 import math
 
@@ -10,7 +10,7 @@ __all__ = ["adaptive_ratio"]
 
 
 def adaptive_ratio(oracle: Oracle, *, start: Tensor, output: Tensor, minimizer: Tensor, steps: int) -> float:
-    r"""μ of one run: the error reached, in units of the error that SGD's bound promises.
+    r"""μ of one run: its error, in units of the error that the bound of SGD promises.
 
     .. math:: \mu = \frac{f(x_A) - f(x^*)}{\|x_1 - x^*\|_2\,\sigma/\sqrt T}
 
