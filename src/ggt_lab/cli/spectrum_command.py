@@ -52,10 +52,11 @@ class SpectrumCommand:
         folder = self.out or (Path(self.what) if is_race else Path("out/spectrum") / Path(self.what).stem)
         spectra = []
         with progress_bar(folder) as progress:
-            for number, run in enumerate(runs):
-                progress(number, len(runs), str(run))
+            progress(0, len(runs), "")
+            for number, run in enumerate(runs, start=1):
                 spectra.append(record_spectrum(run, every=self.every, window=self.window))
                 write_spectrum(spectra[-1], folder, _file_name(run))
+                progress(number, len(runs), str(run))
         files = draw_spectrum(spectra, folder / "spectrum", title="Eigenvalues of GᵀG over training")
         for spectrum in spectra:
             say(spectrum["label"], style="bold")

@@ -1,8 +1,8 @@
 """A decoder-only Transformer for characters. The paper names no architecture; this is the usual one.
 
 We chose normalization before attention and before the feed-forward part, learned positions, GELU, a feed-forward width
-of four times the width of the model, and an output layer that is not tied. Weights start from a normal distribution
-with deviation 0.02; weights that write into the residual stream have deviation 0.02/√(2·layers). Biases start from zero.
+of four times the width of the model, and an output layer that is not tied. Weights start from a normal distribution.
+Its deviation is 0.02, and 0.02/√(2·layers) for weights that write into the residual stream. Biases start from zero.
 """
 
 import math
