@@ -362,7 +362,7 @@ def test_promises_are_judged_both_ways(good, tmp_path):
     records = made_up(good=good)
     judged = promises(records)
     assert [promise.met for promise in judged] == [good] * len(judged)
-    assert {promise.verdict for promise in judged} == {"met" if good else "MISSED"}
+    assert {promise.word for promise in judged} == {"met" if good else "MISSED"}
     write_summary(records, tmp_path / "records" / "speed.json")
     written = json.loads((tmp_path / "records" / "speed.json").read_text())
     assert [promise["met"] for promise in written["promises"]] == [good] * len(judged)

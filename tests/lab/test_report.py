@@ -19,8 +19,8 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.select import Select
 
-from ggt_lab.report import write_report
 from ggt_lab.report.collection import Spectrum, collect
+from ggt_lab.report.page import write_report
 from ggt_lab.report.race_sentences import summary, winner
 from ggt_lab.report.spectrum_heatmap import heat_map
 from ggt_lab.runs.race import grid, race

@@ -4,6 +4,9 @@ The paper's own baselines decide its claims. AdamW, Muon and SOAP are newer than
 each parameter is ours. These four are tuned and shown beside the others, and no claim of the paper depends on them.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 from ggt_lab.experiments.claim import Claim
 from ggt_lab.experiments.curve_claims import AlikeAlong, EarlyLead, FastestAfterDecays, LowestAlong
 from ggt_lab.experiments.deep_race import DeepRace, Variant
@@ -13,73 +16,75 @@ from ggt_lab.experiments.wall_clock_claims import FirstInSeconds
 
 __all__ = ["DEEP_EXPERIMENTS"]
 
-_GGT = "GGT(window=200, window_dtype='bfloat16', adjust_lr_fn='original')"
-_BY_PARAMETER = "GGT(window=200, window_dtype='bfloat16', adjust_lr_fn='original', scope='parameter')"
 # Rows in bfloat16 hide eigenvalues below 1.5e-5 of their sum: spectra are recorded from float32 rows.
 _GGT_FLOAT32 = "GGT(window=200, window_dtype='float32', adjust_lr_fn='original')"
-_SGD = "SGD(momentum=0.9)"
-# The paper: "with the same window parameters" as Adam. So β₂ = 0.999, and momentum 0.9 where there is momentum.
-_RMSPROP, _ADADELTA = "RMSprop(alpha=0.999, momentum=0.9)", "Adadelta(rho=0.999)"
-_MUON, _SOAP = "MuonAndAdamW", "pytorch_optimizer.SOAP"
-
+_SPECS = {
+    "GGT": "GGT(window=200, window_dtype='bfloat16', adjust_lr_fn='original')",
+    "Adam": "Adam",
+    "AdaGrad": "Adagrad",
+    "SGD": "SGD(momentum=0.9)",
+    # The paper: "with the same window parameters" as Adam. So β₂ = 0.999, and momentum 0.9 where there is momentum.
+    "RMSprop": "RMSprop(alpha=0.999, momentum=0.9)",
+    "Adadelta": "Adadelta(rho=0.999)",
+    "AdamW": "AdamW",
+    "Muon": "MuonAndAdamW",
+    "SOAP": "pytorch_optimizer.SOAP",
+    "GGT by parameter": "GGT(window=200, window_dtype='bfloat16', adjust_lr_fn='original', scope='parameter')",
+}
 _BASELINES = ("Adam", "AdaGrad", "SGD")
 _ALL_BASELINES = (*_BASELINES, "RMSprop", "Adadelta")
 _NEWER = ("AdamW", "Muon", "SOAP")
 _EVERYBODY_ELSE = ("GGT", *_ALL_BASELINES, *_NEWER)  # all entrants but GGT by parameter
 
-_PERPLEXITY = {
-    "GGT": (_GGT, (2.0, 3.0, 4.5)),
-    "Adam": ("Adam", (0.002, 0.004, 0.008)),
-    "AdaGrad": ("Adagrad", (0.005, 0.01, 0.02)),
-    "SGD": (_SGD, (0.3, 1.0, 3.0)),
-}
-_PERPLEXITY_ALL = {
-    **_PERPLEXITY,
-    "RMSprop": (_RMSPROP, (0.0001, 0.0003, 0.001)),
-    "Adadelta": (_ADADELTA, (1.0, 3.0, 10.0)),
-    "AdamW": ("AdamW", (0.002, 0.004, 0.008)),
-    "Muon": (_MUON, (0.001, 0.003, 0.01)),
-    "SOAP": (_SOAP, (0.001, 0.003, 0.01)),
-    "GGT by parameter": (_BY_PARAMETER, (0.35, 0.53, 0.8, 1.2, 1.8)),
-}
+Entrants = dict[str, tuple[str, tuple[float, ...]]]
+
+
+def _entrants(rates: Mapping[str, tuple[float, ...]]) -> Entrants:
+    """Each entrant with its spec and its first grid of learning rates."""
+    return {name: (_SPECS[name], grid) for name, grid in rates.items()}
+
+
+_PERPLEXITY = _entrants(
+    {"GGT": (2.0, 3.0, 4.5), "Adam": (0.002, 0.004, 0.008), "AdaGrad": (0.005, 0.01, 0.02), "SGD": (0.3, 1.0, 3.0)}
+)
+_PERPLEXITY_ALL = _PERPLEXITY | _entrants(
+    {
+        "RMSprop": (0.0001, 0.0003, 0.001),
+        "Adadelta": (1.0, 3.0, 10.0),
+        "AdamW": (0.002, 0.004, 0.008),
+        "Muon": (0.001, 0.003, 0.01),
+        "SOAP": (0.001, 0.003, 0.01),
+        "GGT by parameter": (0.35, 0.53, 0.8, 1.2, 1.8),
+    }
+)
 # Grids around the best rates of R1; R2 and R3 use them.
-_LOW_PERPLEXITY = {
-    **{name: _PERPLEXITY_ALL[name] for name in ("GGT", *_ALL_BASELINES)},
-    "GGT": (_GGT, (3.0, 4.5, 6.75)),
-    "AdaGrad": ("Adagrad", (0.01, 0.02, 0.04)),
-    "RMSprop": (_RMSPROP, (0.0003, 0.001, 0.003)),
-}
-_WORDS = {
-    **_PERPLEXITY,
-    "GGT": (_GGT, (4.5, 6.75, 10.125)),
-    "Adam": ("Adam", (0.001, 0.002, 0.004)),
-}
-_IMAGES = {
-    "GGT": (_GGT, (0.3, 1.0, 3.0)),
-    "Adam": ("Adam", (0.0003, 0.001, 0.003)),
-    "AdaGrad": ("Adagrad", (0.003, 0.01, 0.03)),
-    "SGD": (_SGD, (0.03, 0.1, 0.3)),
-    "RMSprop": (_RMSPROP, (0.00003, 0.0001, 0.0003)),
-    "Adadelta": (_ADADELTA, (0.3, 1.0, 3.0)),
-    "AdamW": ("AdamW", (0.0003, 0.001, 0.003)),
-    "Muon": (_MUON, (0.001, 0.003, 0.01)),
-    "SOAP": (_SOAP, (0.001, 0.003, 0.01)),
-    "GGT by parameter": (_BY_PARAMETER, (0.03, 0.1, 0.3)),
-}
+_LOW_PERPLEXITY = {name: _PERPLEXITY_ALL[name] for name in ("GGT", *_ALL_BASELINES)} | _entrants(
+    {"GGT": (3.0, 4.5, 6.75), "AdaGrad": (0.01, 0.02, 0.04), "RMSprop": (0.0003, 0.001, 0.003)}
+)
+_WORDS = _PERPLEXITY | _entrants({"GGT": (4.5, 6.75, 10.125), "Adam": (0.001, 0.002, 0.004)})
+_IMAGES = _entrants(
+    {
+        **{"GGT": (0.3, 1.0, 3.0), "Adam": (0.0003, 0.001, 0.003), "AdaGrad": (0.003, 0.01, 0.03)},
+        **{"SGD": (0.03, 0.1, 0.3), "RMSprop": (0.00003, 0.0001, 0.0003), "Adadelta": (0.3, 1.0, 3.0)},
+        **{"AdamW": (0.0003, 0.001, 0.003), "Muon": (0.001, 0.003, 0.01), "SOAP": (0.001, 0.003, 0.01)},
+        "GGT by parameter": (0.03, 0.1, 0.3),
+    }
+)
 # Without batch normalization smaller steps are needed.
-_VGG = {
-    "GGT": (_GGT, (0.03, 0.1, 0.3)),
-    "Adam": ("Adam", (0.0001, 0.0003, 0.001)),
-    "AdaGrad": ("Adagrad", (0.001, 0.003, 0.01)),
-    "SGD": (_SGD, (0.01, 0.03, 0.1)),
-}
-_TRANSFORMER = {
-    **_PERPLEXITY,
-    "GGT": (_GGT, (0.27, 0.4, 0.6)),
-    "Adam": ("Adam", (0.0003, 0.001, 0.003)),
-    "SGD": (_SGD, (0.03, 0.1, 0.3)),
-    "GGT by parameter": (_BY_PARAMETER, (0.015, 0.03, 0.06)),
-}
+_VGG = _entrants(
+    {
+        "GGT": (0.03, 0.1, 0.3),
+        "Adam": (0.0001, 0.0003, 0.001),
+        "AdaGrad": (0.001, 0.003, 0.01),
+        "SGD": (0.01, 0.03, 0.1),
+    }
+)
+_TRANSFORMER = _PERPLEXITY | _entrants(
+    {
+        **{"GGT": (0.27, 0.4, 0.6), "Adam": (0.0003, 0.001, 0.003), "SGD": (0.03, 0.1, 0.3)},
+        "GGT by parameter": (0.015, 0.03, 0.06),
+    }
+)
 
 
 def _r3(model: str, where: str = "") -> FirstInSeconds:
@@ -150,14 +155,24 @@ _R4: list[Claim] = [
 ]
 
 
-def _watched_images(title: str, problem: str, schedule: str) -> DeepRace:
-    """A network for images, of which E1 records the spectra."""
-    # One grid for both networks, from before the best rate of either was known: the best rates lie at its ends, and
-    # the grid is widened.
-    entrants = {"GGT": (_GGT_FLOAT32, (0.1, 0.3, 1.0))}
-    return DeepRace("E1", title, problem, entrants, tuning_epochs=3, epochs=30, schedule=schedule, spectrum_every=12)
+def _recorded(
+    title: str,
+    problem: str,
+    rates: tuple[float, ...],
+    lengths: tuple[int, int],
+    *,
+    every: int,
+    **options: Any,  # noqa: ANN401
+) -> DeepRace:
+    """A model of which E1 records the spectra while GGT trains it; ``lengths`` of the short and the full runs."""
+    short, full = lengths
+    entrants = {"GGT": (_GGT_FLOAT32, rates)}
+    return DeepRace("E1", title, problem, entrants, tuning_epochs=short, epochs=full, spectrum_every=every, **options)
 
 
+# One grid for both networks, from before the best rate of either was known. The best rates lie at its ends, and the
+# grid is widened.
+_RECORDED_IMAGES = (0.1, 0.3, 1.0)
 _IN_PERPLEXITY, _IN_IMAGES = ("train_perplexity", "validation_perplexity"), ("train_loss", "test_error")
 
 DEEP_EXPERIMENTS = (
@@ -242,29 +257,28 @@ DEEP_EXPERIMENTS = (
     # About a thousand records each.
     SpectraOverTraining(
         {
-            "CNN": _watched_images("Shake-Shake 26 2×32d, CIFAR-10", "cifar10", "cosine"),
+            "CNN": _recorded("Shake-Shake 26 2×32d, CIFAR-10", "cifar10", _RECORDED_IMAGES, (3, 30), every=12),
             # The first epochs of a longer run, in which a cosine is still flat.
-            "RNN": DeepRace(
-                "E1",
+            "RNN": _recorded(
                 "3-layer LSTM, PTB characters",
                 "ptb-chars",
-                {"GGT": (_GGT_FLOAT32, _PERPLEXITY["GGT"][1])},
-                tuning_epochs=4,
-                epochs=5,
+                _PERPLEXITY["GGT"][1],
+                (4, 5),
+                every=2,
                 schedule="constant",
                 tuning_schedule="cosine",
-                spectrum_every=2,
                 changes=(("batch", 128),),
             ),
-            "VGG": _watched_images("VGG-19 without batch norm, CIFAR-10", "cifar10-vgg", "halving"),
-            "Transformer": DeepRace(
-                "E1",
-                "Transformer, PTB characters",
-                "ptb-chars-transformer",
-                {"GGT": (_GGT_FLOAT32, _TRANSFORMER["GGT"][1])},
-                tuning_epochs=2,
-                epochs=20,
-                spectrum_every=6,
+            "VGG": _recorded(
+                "VGG-19 without batch norm, CIFAR-10",
+                "cifar10-vgg",
+                _RECORDED_IMAGES,
+                (3, 30),
+                every=12,
+                schedule="halving",
+            ),
+            "Transformer": _recorded(
+                "Transformer, PTB characters", "ptb-chars-transformer", _TRANSFORMER["GGT"][1], (2, 20), every=6
             ),
         }
     ),

@@ -64,17 +64,21 @@ class Wells:
 
 @dataclass(frozen=True)
 class HardWindowTask(ShortTask):
-    """One run of Algorithm 3."""
+    """One run of Algorithm 3.
+
+    Attributes:
+        dimension: d.
+        sigma: σ, the length of the noise.
+        target: ε.
+        ratio: μ, fixed beforehand.
+        seed: the seed of the oracle.
+    """
 
     kind = "hard window"
     dimension: int
-    """d."""
     sigma: float
-    """σ, the length of the noise."""
     target: float
-    """ε."""
     ratio: float
-    """μ, fixed beforehand."""
     seed: int
 
     def __str__(self) -> str:

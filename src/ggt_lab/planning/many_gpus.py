@@ -96,24 +96,27 @@ class Noise:
 
 @dataclass(frozen=True)
 class Scaled:
-    """One step on many GPUs."""
+    """One step on many GPUs.
+
+    Attributes:
+        model: the name of the model.
+        parameters: d.
+        gpus: N.
+        shards: the number of GPUs over which a parameter is split; the others hold replicas.
+        plan: what one GPU does.
+        simulated_s: median and 99th percentile of the seconds of a step with noise, without the all-gather.
+        reduce_s: seconds of the all-reduce of a Gram row over all ranks.
+        gather_s: seconds of the all-gather of the updated parameters, if every rank holds the whole model.
+    """
 
     model: str
-    """The name of the model."""
     parameters: int
-    """d."""
     gpus: int
-    """N."""
     shards: int
-    """The number of GPUs over which a parameter is split; the others hold replicas."""
     plan: Plan
-    """What one GPU does."""
-    reduce_s: float
-    """Seconds of the all-reduce of a Gram row over all ranks."""
-    gather_s: float
-    """Seconds of the all-gather of the updated parameters, if every rank holds the whole model."""
     simulated_s: tuple[float, float]
-    """Median and 99th percentile of the seconds of a step with noise, without the all-gather."""
+    reduce_s: float
+    gather_s: float
 
     @property
     def local_s(self) -> float:
