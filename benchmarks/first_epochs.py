@@ -18,9 +18,9 @@ from pathlib import Path
 
 import torch
 
-from ggt_lab.longrun import class_with
-from ggt_lab.optimizers import optimizer_factory
-from ggt_lab.results import environment
+from ggt_lab.optimizers.specs import optimizer_factory
+from ggt_lab.runs.environment import environment
+from ggt_lab.runs.long_run import class_with
 
 _SMALL = (("base", 8), ("blocks", 2))
 _DECAY = 0.99  # of the running means

@@ -3,7 +3,6 @@
 import importlib.util
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,17 +11,17 @@ import pytest
 import scipy.linalg
 import torch
 
-import ggt_lab.commands.bench as command
-from ggt_lab.bench import cpu, kernels, paper, run, steps, timing, training
+import ggt_lab.cli.bench_command as command
+from ggt_lab.bench import case_runner, cpu_step, kernel_variants, optimizer_step, paper_step, timing, training_step
+from ggt_lab.bench.case_files import read_cases
 from ggt_lab.bench.cases import KINDS, Case, cases
-from ggt_lab.bench.summary import figures, promises, write_summary
-from ggt_lab.figures.speed import draw_speed
-from ggt_lab.optimizers import optimizer_factory
-from ggt_lab.reproduce import experiment
-from ggt_lab.results import read_cases
+from ggt_lab.bench.speed_summary import figures, promises, write_summary
+from ggt_lab.experiments.catalogue import experiment
+from ggt_lab.figures.speed_figures import draw_speed
+from ggt_lab.optimizers.specs import optimizer_factory
 
 CPU = torch.device("cpu")
-SOURCE = str(Path(run.__file__).parents[2])
+SOURCE = str(Path(case_runner.__file__).parents[2])
 
 
 @pytest.fixture(autouse=True)
@@ -65,18 +64,18 @@ def test_an_error_is_words():
     ("shapes", "d", "tensors"), [("odd", 1003, 20), ("lstm", 5_299_450, 15), ("gpt", 10_784_306, 78)]
 )
 def test_parameters(shapes, d, tensors):
-    made = steps.make_parameters(shapes, CPU, d=1003)
+    made = optimizer_step.make_parameters(shapes, CPU, d=1003)
     assert (sum(p.numel() for p in made), len(made)) == (d, tensors)
     assert all(p.grad is not None and p.grad.std() > 0.1 for p in made if p.numel() > 10)
 
 
-@pytest.mark.parametrize("name", steps.OPTIMIZERS)
+@pytest.mark.parametrize("name", optimizer_step.OPTIMIZERS)
 def test_every_optimizer_steps_or_is_not_installed(name):
-    if (package := steps._NEEDS.get(name)) and importlib.util.find_spec(package) is None:
-        with pytest.raises(steps.NotInstalledError, match=f"{package} is not installed"):
-            steps.make_optimizer(name, steps.make_parameters("square", CPU, d=16))
+    if (package := optimizer_step._NEEDS.get(name)) and importlib.util.find_spec(package) is None:
+        with pytest.raises(optimizer_step.NotInstalledError, match=f"{package} is not installed"):
+            optimizer_step.make_optimizer(name, optimizer_step.make_parameters("square", CPU, d=16))
         return
-    result = steps.step(CPU, 1e9, optimizer=name, shapes="square", d=1600, r=3, dtype="float32", repeats=3)
+    result = optimizer_step.step(CPU, 1e9, optimizer=name, shapes="square", d=1600, r=3, dtype="float32", repeats=3)
     assert result["d"] == 1600
     assert result["floor_ms"] == pytest.approx(2 * 3 * 1600 * 4 / 1e9 * 1e3)
     assert result["eager_over_floor"] == pytest.approx(result["eager"]["median_ms"] / result["floor_ms"])
@@ -84,9 +83,12 @@ def test_every_optimizer_steps_or_is_not_installed(name):
 
 def test_a_step_moves_every_parameter():
     for name in ("GGT", "SGD", "Adam", "Muon"):
-        made = [*steps.make_parameters("square", CPU, d=64), *steps.make_parameters("odd", CPU, d=64, tensors=2)]
+        made = [
+            *optimizer_step.make_parameters("square", CPU, d=64),
+            *optimizer_step.make_parameters("odd", CPU, d=64, tensors=2),
+        ]
         before = [p.detach().clone() for p in made]
-        steps.make_optimizer(name, made, r=3)()
+        optimizer_step.make_optimizer(name, made, r=3)()
         assert not any(torch.equal(a, b) for a, b in zip(before, made, strict=True)), name
 
 
@@ -96,14 +98,14 @@ def test_the_papers_step_is_the_papers():
     v = G[:, 0].clone()
     root = scipy.linalg.sqrtm((G @ G.T).numpy() + 1e-14 * np.eye(40)).real
     want = torch.from_numpy(np.linalg.solve(root + 1e-8 * np.eye(40), v.numpy()))
-    for method in (paper.by_eigh_in_the_span, paper.by_eigh, paper.by_svd):
+    for method in (paper_step.by_eigh_in_the_span, paper_step.by_eigh, paper_step.by_svd):
         assert torch.allclose(method(G, v), want, atol=1e-5), method.__name__
 
 
 @pytest.mark.parametrize("method", ["eigh", "svd"])
 def test_paper(method):
-    result = paper.paper(CPU, 1e9, d=500, r=4, method=method, rounds=3)
-    name, *others = paper.METHODS[method]
+    result = paper_step.paper(CPU, 1e9, d=500, r=4, method=method, rounds=3)
+    name, *others = paper_step.METHODS[method]
     if method == "svd":  # the other drivers are a GPU's
         assert set(result["errors"]) == set(others)
         others = []
@@ -112,14 +114,14 @@ def test_paper(method):
     assert result["over_GGT_bfloat16"][name] == pytest.approx(times[name] / times["GGT bfloat16"])
 
 
-@pytest.mark.parametrize("model", training.MODELS)
+@pytest.mark.parametrize("model", training_step.MODELS)
 def test_training(model, monkeypatch):
     small = {"SGD": {}, "GGT r=2 float32": {"window": 2}}
-    monkeypatch.setattr(training, "CONTENDERS", small)
-    result = training.training(CPU, 1e9, model=model, mode="eager", rounds=2, block=1, tiny=True)
-    measured = {*small, training.PLAIN, *training.BASELINES} - set(result["not measured"])
+    monkeypatch.setattr(training_step, "CONTENDERS", small)
+    result = training_step.training(CPU, 1e9, model=model, mode="eager", rounds=2, block=1, tiny=True)
+    measured = {*small, training_step.PLAIN, *training_step.BASELINES} - set(result["not measured"])
     assert set(result["times"]) == measured
-    assert {*training.BASELINES} - measured <= {"SOAP"}
+    assert {*training_step.BASELINES} - measured <= {"SOAP"}
     assert result["over_SGD"].keys() == measured - {"SGD"}
     assert result["over_SGD"]["GGT r=2 float32"] > 0
     assert (result["batch"], result.get("length")) == (4, 5 if model.startswith("lstm") else None)
@@ -127,14 +129,14 @@ def test_training(model, monkeypatch):
 
 @pytest.mark.parametrize(("milliseconds", "steps"), [(1.0, 1), (10.0, 2), (1e6, 7)])
 def test_steps_of_a_block(monkeypatch, milliseconds, steps):
-    monkeypatch.setattr(training, "interleaved", lambda *_, **__: {"": [9.0, 5.0, 6.0]})
-    assert training._steps_in(milliseconds, lambda: None, CPU, most=7) == steps
+    monkeypatch.setattr(training_step, "interleaved", lambda *_, **__: {"": [9.0, 5.0, 6.0]})
+    assert training_step._steps_in(milliseconds, lambda: None, CPU, most=7) == steps
 
 
 def test_baselines_that_cannot_be_had_are_named(monkeypatch):
     wanted = {"A": "no_such_package.A", "B": "Adam(beta=1)", "C": "SparseAdam", "D": "Adam"}
-    monkeypatch.setattr(training, "BASELINES", wanted)
-    calls, reasons = training._baselines("lstm", tiny=True, device=CPU)
+    monkeypatch.setattr(training_step, "BASELINES", wanted)
+    calls, reasons = training_step._baselines("lstm", tiny=True, device=CPU)
     assert list(calls) == ["D"]
     assert reasons["A"] == "no_such_package is not installed"
     assert "beta" in reasons["B"]
@@ -144,10 +146,10 @@ def test_baselines_that_cannot_be_had_are_named(monkeypatch):
 def test_baselines_are_the_entrants_of_long_runs():
     """Under the same names, with the same options but for fused kernels."""
     specs = {name: spec for name, (spec, _) in experiment("R1")._entrants.items()}
-    for name, spec in training.BASELINES.items():
+    for name, spec in training_step.BASELINES.items():
         assert spec.replace("(fused=True)", "") == specs[name]
     for name, contender in (("GGT", "GGT r=200 bfloat16"), ("GGT by parameter", "GGT by parameter")):
-        options = {"scope": "model", **training.CONTENDERS[contender]}
+        options = {"scope": "model", **training_step.CONTENDERS[contender]}
         made = optimizer_factory(specs[name])([torch.nn.Parameter(torch.ones(2))], 0.1)
         assert options == {option: made.defaults[option] for option in options}
 
@@ -155,25 +157,25 @@ def test_baselines_are_the_entrants_of_long_runs():
 @pytest.mark.parametrize(("model", "mode", "words"), [("gru", "eager", "gru"), ("lstm", "lazy", "lazy")])
 def test_training_of_something_else(model, mode, words):
     with pytest.raises(ValueError, match=words):
-        training.training(CPU, 1e9, model=model, mode=mode, tiny=True)
+        training_step.training(CPU, 1e9, model=model, mode=mode, tiny=True)
 
 
 def test_root_reports_its_error():
-    result = kernels.root(CPU, 1e9, r=6, batch=2)
+    result = kernel_variants.root(CPU, 1e9, r=6, batch=2)
     assert result["cholesky 1e-08, error"] < 1e-7
     G = torch.eye(3, dtype=torch.float64)[None]
     u = torch.ones(1, 3, dtype=torch.float64)
-    assert kernels.relative_error(G, 1.5 * u, u) == pytest.approx(0.5)
+    assert kernel_variants.relative_error(G, 1.5 * u, u) == pytest.approx(0.5)
 
 
 def test_cpu_figures():
-    step = cpu.cpu(CPU, 1e9, figure="step", d=2000, r=3, rounds=3)
+    step = cpu_step.cpu(CPU, 1e9, figure="step", d=2000, r=3, rounds=3)
     ms = {name: timing_["median_ms"] for name, timing_ in step["times"].items()}
     assert step["over_bare_products"] == pytest.approx(ms["GGT"] / (ms["W v"] + ms["WT c"]))
-    growth = cpu.cpu(CPU, 1e9, figure="growth", sizes=[[100, 2], [200, 2]], rounds=2)
+    growth = cpu_step.cpu(CPU, 1e9, figure="growth", sizes=[[100, 2], [200, 2]], rounds=2)
     assert list(growth["times"]) == ["d=100 r=2", "d=200 r=2"]
     with pytest.raises(ValueError, match="figure must be"):
-        cpu.cpu(CPU, 1e9, figure="speed")
+        cpu_step.cpu(CPU, 1e9, figure="speed")
 
 
 # ---- cases and their processes ---------------------------------------------------------------------------------------
@@ -184,7 +186,7 @@ def test_cases_have_names_of_their_own_and_promises_come_first():
     assert len({case.name for case in everything}) == len(everything)
     quick = cases(KINDS, quick=True)
     assert everything[: len(quick)] == quick
-    assert {case.kind for case in everything} == set(KINDS) == set(run.MEASURES)
+    assert {case.kind for case in everything} == set(KINDS) == set(case_runner.MEASURES)
     sizes = [case.options for case in everything if case.kind == "steps"]
     assert {o["d"] for o in sizes} >= {100_000, 1_000_000_000}
     assert {o["r"] for o in sizes} == {10, 20, 50, 100, 200, 400}
@@ -202,15 +204,15 @@ SMALL = {"optimizer": "GGT", "shapes": "odd", "d": 60, "r": 2, "dtype": "float32
 
 @pytest.fixture
 def quick_bandwidth(monkeypatch):
-    monkeypatch.setattr(run, "copy_bandwidth", lambda device: 1e9)
+    monkeypatch.setattr(case_runner, "copy_bandwidth", lambda device: 1e9)
 
 
 @pytest.mark.usefixtures("quick_bandwidth")
 def test_an_error_in_a_case_is_a_record():
-    good = run.measure_case(Case("good", "steps", SMALL), CPU)
+    good = case_runner.measure_case(Case("good", "steps", SMALL), CPU)
     assert (good["status"], good["copy_bandwidth"]) == ("done", 1e9)
     assert good["environment"]["torch"] == torch.__version__
-    bad = run.measure_case(Case("bad", "steps", {**SMALL, "shapes": "round"}), CPU)
+    bad = case_runner.measure_case(Case("bad", "steps", {**SMALL, "shapes": "round"}), CPU)
     assert bad["status"] == "failed"
     assert "ValueError: shapes must be odd" in bad["error"]
     json.dumps([good, bad], allow_nan=False)
@@ -219,7 +221,9 @@ def test_an_error_in_a_case_is_a_record():
 @pytest.mark.usefixtures("quick_bandwidth")
 def test_a_missing_package_is_no_failure(monkeypatch):
     monkeypatch.setitem(sys.modules, "pytorch_optimizer", None)
-    record = run.measure_case(Case("soap", "baselines", {"optimizer": "SOAP", "shapes": "square", "d": 16}), CPU)
+    record = case_runner.measure_case(
+        Case("soap", "baselines", {"optimizer": "SOAP", "shapes": "square", "d": 16}), CPU
+    )
     assert (record["status"], record["error"]) == ("not installed", "pytorch_optimizer is not installed")
 
 
@@ -228,13 +232,13 @@ def test_processes_failures_and_resuming(tmp_path):
     small = {"figure": "step", "d": 50, "r": 2, "rounds": 2}
     wanted = [Case("good", "cpu", small), Case("bad", "cpu", {**small, "figure": "none"})]
     seen = []
-    records = run.run_cases(wanted, tmp_path, device="cpu", on_done=lambda record: seen.append(record["case"]))
+    records = case_runner.run_cases(wanted, tmp_path, device="cpu", on_done=lambda record: seen.append(record["case"]))
     assert [(r["case"], r["status"]) for r in records] == [("good", "done"), ("bad", "failed")]
     assert seen == ["good", "bad"]
     good = tmp_path / "good.json"
     before = good.stat().st_mtime_ns
     mended = [wanted[0], Case("bad", "cpu", small)]
-    again = run.run_cases(mended, tmp_path, device="cpu")
+    again = case_runner.run_cases(mended, tmp_path, device="cpu")
     assert [r["status"] for r in again] == ["done", "done"]
     assert good.stat().st_mtime_ns == before
     assert {r["case"] for r in read_cases([tmp_path])} == {"good", "bad"}
@@ -268,7 +272,7 @@ def test_a_process_that_dies_or_hangs_is_recorded(tmp_path, monkeypatch):
         class Context:
             Process = staticmethod(lambda alive=alive, **_: Dead(alive))
 
-        found = run._in_a_process(Context, case, tmp_path, "cpu", limit=5, cut_short=cut_short)
+        found = case_runner._in_a_process(Context, case, tmp_path, "cpu", limit=5, cut_short=cut_short)
         outcomes[alive, cut_short] = found and (found["status"], found["error"], found["log"])
     assert outcomes == {
         (False, False): ("failed", "its process ended with code -9", "last words"),
@@ -279,27 +283,15 @@ def test_a_process_that_dies_or_hangs_is_recorded(tmp_path, monkeypatch):
 
 def test_no_time_left_leaves_all_cases(tmp_path):
     wanted = [Case("good", "cpu", {"figure": "step", "d": 50, "r": 2})]
-    records = run.run_cases(wanted, tmp_path, device="cpu", seconds=0)
+    records = case_runner.run_cases(wanted, tmp_path, device="cpu", seconds=0)
     assert records == []
-    assert run.unfinished(wanted, records) == wanted
+    assert case_runner.unfinished(wanted, records) == wanted
 
 
 def test_damaged_files_are_run_again(tmp_path):
     (tmp_path / "good.json").write_text('{"case": "good", "sta')
     assert read_cases([tmp_path]) == []
-    assert run._finished(tmp_path / "good.json") is None
-
-
-def test_the_measuring_path_needs_torch_and_numpy_alone():
-    banned = ["rich", "tyro", "matplotlib", "sklearn", "scipy", "plotly", "jinja2", "pytorch_optimizer", "torchzero"]
-    script = (
-        f"import sys\nfor name in {banned!r}: sys.modules[name] = None\n"
-        "sys.argv = ['bench', '--list', '--what', 'training', 'baselines']\n"
-        "import ggt_lab.bench.__main__ as m\nm.main()"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "training_lstm_eager" in done.stdout
+    assert case_runner._finished(tmp_path / "good.json") is None
 
 
 # ---- the summary -----------------------------------------------------------------------------------------------------
@@ -333,7 +325,7 @@ def made_up(*, good):
         result |= {"eager": timing.summarize([target * over]).as_dict(), "captured": "AcceleratorError: no"}
         result |= {"host_syncs": 0 if good else 1, "beyond_window": 4 * over}
         records.append(record(f"step_d{d}_r{r}_{dtype}", "steps", result, options={"optimizer": "GGT"}))
-    names = list(paper.METHODS["eigh"])
+    names = list(paper_step.METHODS["eigh"])
     times = {name: timing.summarize([12 / over]).as_dict() for name in names}
     times |= {f"GGT {dtype}": timing.summarize([1.0]).as_dict() for dtype in ("float32", "bfloat16")}
     result = {"d": 5_300_000, "r": 200, "times": times}
@@ -370,7 +362,7 @@ def test_promises_are_judged_both_ways(good, tmp_path):
     records = made_up(good=good)
     judged = promises(records)
     assert [promise.met for promise in judged] == [good] * len(judged)
-    assert {promise.verdict for promise in judged} == {"met" if good else "MISSED"}
+    assert {promise.word for promise in judged} == {"met" if good else "MISSED"}
     write_summary(records, tmp_path / "records" / "speed.json")
     written = json.loads((tmp_path / "records" / "speed.json").read_text())
     assert [promise["met"] for promise in written["promises"]] == [good] * len(judged)
@@ -387,7 +379,7 @@ def test_what_was_not_measured_is_neither_met_nor_missed():
     words = made_up(good=True)[0]
     words["result"]["host_syncs"] = "RuntimeError: something else"
     syncs = next(promise for promise in promises([words]) if promise.what.startswith("host syncs"))
-    assert syncs.verdict == "not measured"
+    assert syncs.word == "not measured"
 
 
 def test_figures_of_baselines_are_means_and_failures_are_listed(tmp_path):
@@ -418,7 +410,7 @@ def test_figures_are_drawn_from_records_alone(tmp_path):
 def test_ggt_bench_measures_sums_up_and_goes_on(tmp_path, monkeypatch, capsys):
     small = {"figure": "step", "d": 50, "r": 2, "rounds": 2}
     wanted = [Case("cpu_step_d300000_r100", "cpu", small), Case("cpu_bad", "cpu", {**small, "figure": "none"})]
-    monkeypatch.setattr(run, "cases", lambda what, *, quick: wanted)
+    monkeypatch.setattr(case_runner, "cases", lambda what, *, quick: wanted)
     command.BenchCommand(device="cpu", out=tmp_path, seconds=0).run()
     assert "2 cases are left" in capsys.readouterr().out
     command.BenchCommand(device="cpu", out=tmp_path).run()
@@ -443,17 +435,3 @@ def test_ggt_bench_measures_sums_up_and_goes_on(tmp_path, monkeypatch, capsys):
 def test_ggt_bench_says_what_is_wrong(options, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         command.BenchCommand(out=tmp_path, **options).run()
-
-
-def test_the_plain_command(tmp_path):
-    def bench(*arguments):
-        words = [sys.executable, "-m", "ggt_lab.bench", "--out", str(tmp_path), *arguments]
-        return subprocess.run(words, capture_output=True, text=True, check=False)
-
-    if not torch.cuda.is_available():
-        assert "need a GPU" in bench("--what", "steps").stderr
-    for number, record_ in enumerate(made_up(good=False)):
-        (tmp_path / f"{number}.json").write_text(json.dumps(record_))
-    done = bench("--records", str(tmp_path))
-    assert done.returncode == 0, done.stderr
-    assert "MISSED     1.501 ≤ 1.5   step over the floor" in done.stdout

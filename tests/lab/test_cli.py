@@ -11,7 +11,7 @@ WIDE = {**os.environ, "COLUMNS": "140"}
 
 
 def ggt(*arguments, cwd):
-    command = [sys.executable, "-m", "ggt_lab.cli", *map(str, arguments)]
+    command = [sys.executable, "-m", "ggt_lab", *map(str, arguments)]
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, env=WIDE)
 
 

@@ -7,7 +7,6 @@ import http.server
 import io
 import lzma
 import resource
-import sys
 import tarfile
 import threading
 from dataclasses import replace
@@ -39,7 +38,7 @@ from ggt_lab.data import (
 from ggt_lab.data import cifar10 as cifar10_module
 from ggt_lab.data import ptb as ptb_module
 from ggt_lab.data.cifar10 import Release
-from ggt_lab.data.files import whole_file
+from ggt_lab.data.published_files import data_file
 
 BATCHES = [*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin"]
 
@@ -454,7 +453,7 @@ def test_a_writer_that_is_interrupted_leaves_the_old_file(tmp_path):
     path.write_bytes(b"old")
 
     def interrupted():
-        with whole_file(path) as file:
+        with data_file(path) as file:
             file.write(b"new")
             assert path.read_bytes() == b"old"
             raise KeyboardInterrupt
@@ -593,15 +592,3 @@ def test_synthetic_data_is_fixed_and_can_be_learnt():
     marginal = joint.sum(1)
     conditional = -np.nansum(joint * np.log(joint / marginal[:, None], where=joint > 0, out=np.zeros_like(joint)))
     assert conditional < 0.6 * np.log(12)
-
-
-def test_no_module_of_the_training_path_needs_more_than_torch_and_numpy():
-    """rich, tyro, scikit-learn and matplotlib may be missing where the runs are made."""
-    import subprocess
-
-    code = (
-        "import sys\n"
-        "for name in ('rich', 'tyro', 'sklearn', 'matplotlib'): sys.modules[name] = None\n"
-        "import ggt_lab.data, ggt_lab.models, ggt_lab.problems.deep\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)

@@ -11,10 +11,10 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ggt_lab.data import Text, channel_statistics, normalize
-from ggt_lab.optimizers import optimizer_factory
+from ggt_lab.optimizers.specs import optimizer_factory
 from ggt_lab.problems import problem_class, problem_names
-from ggt_lab.problems.deep import derived_seed
-from ggt_lab.train import train
+from ggt_lab.problems.deep_problem import derived_seed
+from ggt_lab.runs.short_run import train
 
 CPU = torch.device("cpu")
 NAMES = ["cifar10", "cifar10-vgg", "ptb-chars", "ptb-chars-transformer", "ptb-words"]

@@ -5,10 +5,10 @@ import pytest
 import scipy.optimize
 import torch
 
-from ggt_lab.dense import DiagonalAdaptive, FullMatrixAdaptive
-from ggt_lab.optimizers import optimizer_factory
+from ggt_lab.optimizers.dense_adaptive import DiagonalAdaptive, FullMatrixAdaptive
+from ggt_lab.optimizers.specs import optimizer_factory
 from ggt_lab.problems import problem_class, problem_names
-from ggt_lab.train import train
+from ggt_lab.runs.short_run import train
 from torch_ggt import reference
 
 CPU = torch.device("cpu")

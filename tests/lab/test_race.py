@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from ggt_lab.figures.curves import draw_curves
-from ggt_lab.optimizers import optimizer_factory, optimizer_names
-from ggt_lab.race import Run, around_the_best, beyond_the_edge, execute, grid, measure, race, standings
-from ggt_lab.results import Results
+from ggt_lab.figures.race_curves import draw_curves
+from ggt_lab.optimizers.specs import optimizer_factory, optimizer_names
+from ggt_lab.runs.race import Run, execute, grid, race
+from ggt_lab.runs.results import Results
+from ggt_lab.runs.standings import around_the_best, beyond_the_edge, measure, standings
 from torch_ggt import GGT
 
 
@@ -41,8 +42,8 @@ def test_race_runs_everything_once(tmp_path):
 SCRIPT = """
     import sys
     from pathlib import Path
-    from ggt_lab.race import grid, race
-    from ggt_lab.results import Results
+    from ggt_lab.runs.race import grid, race
+    from ggt_lab.runs.results import Results
     if __name__ == "__main__":
         runs = grid("logistic", {"SGD": [1.0, 3.0, 10.0], "Adam": [0.1, 0.3]}, seeds=[0, 1], steps=400)
         race(runs, Results(Path(sys.argv[1])), workers=1)

@@ -19,13 +19,14 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.select import Select
 
-from ggt_lab.eigenvalues import median_filter
-from ggt_lab.race import grid, race, standings
-from ggt_lab.report import write_report
-from ggt_lab.report.collect import Spectrum, collect
-from ggt_lab.report.heatmap import heat_map
-from ggt_lab.report.words import summary, winner
-from ggt_lab.results import Results
+from ggt_lab.report.collection import Spectrum, collect
+from ggt_lab.report.page import write_report
+from ggt_lab.report.race_sentences import summary, winner
+from ggt_lab.report.spectrum_heatmap import heat_map
+from ggt_lab.runs.race import grid, race
+from ggt_lab.runs.results import Results
+from ggt_lab.runs.standings import standings
+from ggt_lab.spectra.eigenvalue_filters import median_filter
 
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="

@@ -5,8 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from ggt_lab.reproduce import Settings, experiment
-from ggt_lab.reproduce.spectra import condition_between
+from ggt_lab.experiments.catalogue import experiment
+from ggt_lab.experiments.experiment import Settings
+from ggt_lab.experiments.spectra_over_training import condition_between
 
 
 def with_conditions(run, conditions, status="done"):

@@ -1,4 +1,1 @@
-"""What a step costs: cases measured one process each, their summary, and whether the figures we promised are met.
-
-``python -m ggt_lab.bench`` needs torch and numpy alone; ``ggt bench`` is the same with a progress bar and a table.
-"""
+"""What a step costs: cases, each measured in a process of its own, their summary, and whether promises are met."""

@@ -1,19 +1,25 @@
-"""The lists of cases: what is measured, and in which order. What we promised a figure for comes first."""
+"""The lists of cases: what is measured, and in which order. Cases with a promised figure come first."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from ggt_lab.bench.training import MODELS
-from ggt_lab.names import unknown
+from ggt_lab.bench.training_step import MODELS
+from ggt_lab.problems.unknown_name import unknown
 
-__all__ = ["KINDS", "Case", "cases"]
+__all__ = ["KINDS", "Case", "bench_command", "cases"]
 
 KINDS = ("steps", "paper", "training", "scopes", "baselines", "root", "kernels", "cpu")
-"""What ``--what`` may name. All but cpu need a GPU at their full sizes."""
+"""The kinds of cases that ``--what`` may name. All kinds but cpu need a GPU at their full sizes."""
 
 GPU_BYTES = 120e9
-"""Windows up to this size are measured: what an NVIDIA H200 holds beside gradients, parameters and buffers."""
+"""The largest window that is measured: an NVIDIA H200 holds it beside gradients, parameters and buffers."""
+
+
+def bench_command(kind: str) -> str:
+    """The command that measures the cases of a kind, as verdicts and ``speed.json`` name it."""
+    # The pages made from our records still name the command by its old module: `ggt claims` must follow a change here.
+    return f"python -m ggt_lab.bench --what {kind}"
 
 
 @dataclass(frozen=True)
@@ -21,10 +27,10 @@ class Case:
     """One measurement, made in a process of its own.
 
     Attributes:
-        name: also that of its JSON file.
+        name: the name of the case and of its JSON file.
         kind: one of `KINDS`.
-        options: arguments of the function that measures it; plain values.
-        promised: whether a figure that we promised depends on it.
+        options: arguments of the function that measures the case; plain values.
+        promised: whether a promised figure depends on the case.
     """
 
     name: str
@@ -34,14 +40,14 @@ class Case:
 
 
 def cases(what: Collection[str], *, quick: bool = False) -> list[Case]:
-    """The cases of these kinds: what was promised first, kinds in the order of `KINDS`.
+    """The cases of these kinds: cases with a promised figure first, kinds in the order of `KINDS`.
 
     Args:
         what: names among `KINDS`.
-        quick: only what was promised.
+        quick: only the cases with a promised figure.
 
     Raises:
-        ValueError: no such kind.
+        ValueError: there is no such kind.
     """
     for name in what:
         if name not in KINDS:
@@ -59,7 +65,7 @@ def _steps() -> list[Case]:
         for d in (100_000, 1_000_000, 5_300_000, 100_000_000, 1_000_000_000)
         for r in windows.get(d, (10, 50, 200, 400))
         for dtype in ("bfloat16", "float32")
-        # Parameters, gradients and two buffers of float32 beside the window.
+        # Beside the window there are parameters, gradients and two buffers in float32.
         if d * r * (2 if dtype == "bfloat16" else 4) + 16 * d <= GPU_BYTES
     ]
     sizes = dict.fromkeys([*targets, *grid])
@@ -76,7 +82,7 @@ def _steps() -> list[Case]:
 
 def _paper() -> list[Case]:
     sizes = [(5_300_000, 200, "eigh"), (5_300_000, 200, "svd"), (1_000_000, 50, "eigh"), (1_000_000, 50, "svd")]
-    # cuSOLVER has no SVD of the largest; the next is as wide.
+    # cuSOLVER has no SVD of the largest window; the next size has as many rows.
     sizes += [(1_000_000, 200, "eigh"), (1_000_000, 200, "svd"), (100_000, 20, "eigh"), (100_000, 20, "svd")]
     return [
         Case(

@@ -1,4 +1,4 @@
-"""How things are timed: medians after a warm-up, on a device by its own events, on a CPU by the clock."""
+"""How calls are timed: medians after a warm-up, by events on a GPU, by the clock on a CPU."""
 
 import statistics
 import time
@@ -27,12 +27,12 @@ class Timing:
     calls: int
 
     def as_dict(self) -> dict[str, float]:
-        """For a JSON file."""
+        """The figures for a JSON file."""
         return asdict(self)
 
 
 def summarize(milliseconds: Sequence[float]) -> Timing:
-    """The figures of a list of times.
+    """The median, range, mean and number of a list of times.
 
     Example:
         >>> summarize([3.0, 1.0, 2.0])
@@ -44,18 +44,18 @@ def summarize(milliseconds: Sequence[float]) -> Timing:
 
 
 def measure(call: Call, device: torch.device, *, repeats: int = 30, seconds: float = 20.0) -> Timing:
-    """Time ``call`` after a warm-up: ``repeats`` times, or fewer (but three) where that would take too long.
+    """Time ``call`` after a warm-up: ``repeats`` times, or fewer (at least three) if that would take too long.
 
-    On CUDA each call lies between two events of its own, and calls follow each other without waiting: where the host
-    is slower than the device, this is the host's time.
+    On CUDA each call lies between two events, and the host does not wait between calls. If the host is slower than the
+    device, the result is the time of the host.
 
     Args:
         call: what to time.
-        device: where it runs.
-        repeats: at most so many calls.
-        seconds: about so long at most, the warm-up not counted.
+        device: the device.
+        repeats: the largest number of calls.
+        seconds: the time that all calls may take, roughly, without the warm-up.
     """
-    single = seconds_of(call, device)  # the first one compiles, too
+    single = seconds_of(call, device)  # the first call also compiles
     if single * _WARMUP < seconds:
         for _ in range(_WARMUP - 1):
             single = seconds_of(call, device)
@@ -79,19 +79,19 @@ def interleaved(
     block: int = 1,
     prepare: Mapping[str, Call] | None = None,
 ) -> dict[str, list[float]]:
-    """Milliseconds per call of each contender, one block of calls of each per round: what is noisy is so to all alike.
+    """Milliseconds per call of each contender. Each round times one block of calls of each, so that noise hits all.
 
-    Host time is included, and the device is waited for at both ends of a block.
+    The times include the host. The host waits for the device at both ends of a block.
 
     Args:
-        contenders: what to time, by name.
-        device: where they run.
-        rounds: how many blocks of each are timed; two more warm up.
-        block: calls per block.
-        prepare: what to do, untimed, before a block of that name.
+        contenders: the calls, by name.
+        device: the device.
+        rounds: the number of timed blocks of each contender; two more blocks warm up.
+        block: the number of calls in a block.
+        prepare: a call by name that is made before each block of that name, and not timed.
 
     Returns:
-        One number per round for each contender, rounds in the same order for all: ratios can be paired.
+        For each contender one number per round. Rounds are in one order for all, so that ratios can be paired.
     """
     times: dict[str, list[float]] = {name: [] for name in contenders}
     for round_ in range(rounds + 2):
@@ -105,7 +105,7 @@ def interleaved(
 
 
 def captured(call: Call, *, warmup: int = 3) -> Callable[[], None]:
-    """The same call as a CUDA graph: what the device needs when the host is not in the way."""
+    """The call as a CUDA graph: its time is the time of the device, without the host."""
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -116,14 +116,14 @@ def captured(call: Call, *, warmup: int = 3) -> Callable[[], None]:
     with torch.cuda.graph(graph):
         call()
 
-    def replay(_kept: Call = call) -> None:  # what the graph reads and writes must live as long as it does
+    def replay(_kept: Call = call) -> None:  # the call keeps alive what the graph reads and writes
         graph.replay()
 
     return replay
 
 
 def copy_bandwidth(device: torch.device, nbytes: int | None = None) -> float:
-    """Bytes per second, read and written, of a copy on the device: of 4 GiB on a GPU, 64 MiB on a CPU by default."""
+    """Bytes per second, read and written, of a copy on the device; by default 4 GiB on a GPU and 64 MiB on a CPU."""
     if nbytes is None:
         nbytes = 2**32 if device.type == "cuda" else 2**26
     milliseconds = _copy_ms(device, nbytes)
@@ -139,7 +139,7 @@ def _copy_ms(device: torch.device, nbytes: int) -> float:
 
 
 def seconds_of(call: Call, device: torch.device, calls: int = 1) -> float:
-    """Seconds of so many calls by the clock, with the device waited for before and after."""
+    """Seconds of ``calls`` calls by the clock. The host waits for the device before and after."""
     _wait(device)
     start = time.perf_counter()
     for _ in range(calls):
@@ -158,7 +158,7 @@ def _wait(device: torch.device) -> None:
 
 
 def attempt(call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - whatever it returns
-    """The result, or the error as text: one variant that fails must not take the others with it."""
+    """The result, or the error as text, so that one failing variant does not stop the others."""
     try:
         return call(*arguments, **options)
     except Exception as error:

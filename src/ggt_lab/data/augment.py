@@ -1,7 +1,7 @@
-"""CIFAR's augmentation, a batch at a time, on the device where the images live.
+"""The augmentation of CIFAR-10, a batch at a time, on the device that holds the images.
 
-What is random is drawn beforehand, so that the same draws give the same images on every device, and nothing here waits
-for the host.
+Random numbers are drawn beforehand, so that equal draws give equal images on every device, and nothing here waits for
+the host.
 """
 
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ from torch.nn import functional
 
 __all__ = ["MEAN", "STD", "Crops", "channel_statistics", "crop_and_flip", "draw_crops", "normalize", "pad_images"]
 
-# Of CIFAR-10's training images, per channel, in units of 255.
+# Mean and deviation of each channel of CIFAR-10's training images, in units of 255.
 MEAN = (0.4914, 0.4822, 0.4465)
 STD = (0.2470, 0.2435, 0.2616)
 
 
 @dataclass(frozen=True)
 class Crops:
-    """Where each image is cut out of its padded form, and whether it is mirrored; tensors (count,)."""
+    """The place where each image is cut out of its padded form, and whether it is mirrored; tensors (count,)."""
 
     top: Tensor
     left: Tensor
@@ -30,19 +30,19 @@ class Crops:
         return Crops(self.top[index], self.left[index], self.flip[index])
 
     def to(self, device: torch.device) -> "Crops":
-        """The same on a device."""
+        """The crops on a device."""
         return Crops(self.top.to(device), self.left.to(device), self.flip.to(device))
 
 
 def draw_crops(count: int, generator: torch.Generator, pad: int = 4) -> Crops:
-    """Uniform offsets in 0 … 2·pad, and fair coins; on the generator's device."""
+    """Uniform offsets in 0 … 2·pad and fair coins, on the device of the generator."""
     device = generator.device
     top, left = torch.randint(0, 2 * pad + 1, (2, count), generator=generator, device=device)
     return Crops(top, left, torch.randint(0, 2, (count,), generator=generator, device=device).bool())
 
 
 def pad_images(images: Tensor, pad: int = 4) -> Tensor:
-    """Zeros, that is black, around images (count, channels, height, width)."""
+    """Images (count, channels, height, width) with zeros, which are black, around them."""
     return functional.pad(images, (pad, pad, pad, pad))
 
 
@@ -51,9 +51,9 @@ def crop_and_flip(padded: Tensor, index: Tensor, crops: Crops, size: int = 32) -
 
     Args:
         padded: all images (count, channels, height, width), see `pad_images`.
-        index: which of them, (batch,).
-        crops: how, one for each of the batch.
-        size: height and width of what is cut out.
+        index: the images of the batch, (batch,).
+        crops: the crop of each image of the batch.
+        size: height and width of the result.
 
     Returns:
         Tensor (batch, channels, size, size).

@@ -1,4 +1,4 @@
-"""Decoded arrays on disk, with a checksum of their own: a damaged cache is made again, never believed."""
+"""Decoded arrays on disk with a checksum. A damaged cache is made again."""
 
 import hashlib
 import os
@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ggt_lab.data.files import whole_file
+from ggt_lab.data.published_files import data_file, local_folder
 
-__all__ = ["Arrays", "cache_folder", "cached", "digest", "read_arrays", "write_arrays"]
+__all__ = ["Arrays", "cache_folder", "cached", "digest", "loaded", "read_arrays", "write_arrays"]
 
 Arrays = dict[str, NDArray[Any]]
 _CHECKSUM = "sha256"
@@ -26,11 +26,11 @@ def cache_folder() -> Path:
 
 
 def cached(name: str, make: Callable[[], Arrays], folder: Path | None = None) -> Arrays:
-    """The arrays kept under ``name``, or those that ``make`` returns, which are then kept.
+    """The arrays that the cache holds under ``name``. If it holds none, ``make`` makes them and the cache keeps them.
 
     Args:
-        name: of the cache file, without ending. Another decoding must have another name.
-        make: called where there is no cache, or a damaged one (which is told in a warning).
+        name: the name of the cache file, without ending. Another decoding must have another name.
+        make: called if there is no cache file or a damaged one; a warning names the damaged file.
         folder: `cache_folder` unless given.
     """
     path = (folder or cache_folder()) / f"{name}.npz"
@@ -45,12 +45,27 @@ def cached(name: str, make: Callable[[], Arrays], folder: Path | None = None) ->
     return arrays
 
 
+def loaded(
+    name: str, make: Callable[[Path | None, Path], Arrays], folder: Path | str | None, cache: Path | None
+) -> Arrays:
+    """The arrays of a data set: from the cache, or made from the local folder or a download.
+
+    Args:
+        name: the name of the cache file, without ending.
+        make: makes the arrays; its arguments are the local folder, if there is one, and the folder for downloads.
+        folder: the local folder; ``GGT_DATA`` unless given.
+        cache: the folder for downloads and decoded arrays; `cache_folder` unless given.
+    """
+    local, cache = local_folder(folder), cache or cache_folder()
+    return cached(name, lambda: make(local, cache), cache)
+
+
 class _DamagedError(Exception):
-    """Why a cache cannot be believed."""
+    """Why a cache file cannot be used."""
 
 
 def digest(arrays: Mapping[str, NDArray[Any]]) -> str:
-    """The sha256 of names, types, shapes and contents."""
+    """The sha256 of the names, types, shapes and contents."""
     hasher = hashlib.sha256()
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name])
@@ -60,8 +75,8 @@ def digest(arrays: Mapping[str, NDArray[Any]]) -> str:
 
 
 def write_arrays(path: Path, arrays: Arrays) -> None:
-    """Write an ``.npz`` with its own checksum in it: all or nothing."""
-    with whole_file(path) as file:
+    """Write an ``.npz`` file that holds its own checksum."""
+    with data_file(path) as file:
         np.savez(file, **{_CHECKSUM: np.array(digest(arrays))}, **arrays)  # type: ignore[arg-type]
 
 
@@ -70,7 +85,7 @@ def read_arrays(path: Path) -> Arrays:
 
     Raises:
         FileNotFoundError: there is no such file.
-        _DamagedError: its content is not what was written.
+        _DamagedError: the content is not what was written.
     """
     if not path.exists():
         raise FileNotFoundError(path)
@@ -80,7 +95,7 @@ def read_arrays(path: Path) -> Arrays:
         expected = str(arrays.pop(_CHECKSUM))
     except (OSError, EOFError, ValueError, KeyError, TypeError, NotImplementedError) as error:
         raise _DamagedError(f"{type(error).__name__}: {error}") from error
-    except (zipfile.BadZipFile, zlib.error, AttributeError) as error:  # np.load of other bytes gives many answers
+    except (zipfile.BadZipFile, zlib.error, AttributeError) as error:  # np.load raises many errors on other bytes
         raise _DamagedError(f"{type(error).__name__}: {error}") from error
     if digest(arrays) != expected:
         raise _DamagedError("its contents do not have the checksum written beside them")

@@ -1,7 +1,7 @@
 """CIFAR-10 (Krizhevsky 2009): 60,000 colour images of 32 × 32 pixels in ten classes.
 
-Read from the published binary archive, from the ``.bin`` files in it, or from their lossless ``.medxz`` form. Bytes and
-numpy, nothing is unpickled.
+The images are read from the published binary archive, from the ``.bin`` files in it, or from their lossless ``.medxz``
+form. Nothing is unpickled.
 """
 
 import tarfile
@@ -13,16 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ggt_lab.data import medxz
-from ggt_lab.data.cache import Arrays, cache_folder, cached
+from ggt_lab.data.cache import Arrays, loaded
 from ggt_lab.data.download import Progress, download, to_stderr
-from ggt_lab.data.files import (
+from ggt_lab.data.published_files import (
     DataError,
     DownloadError,
     PublishedFile,
     check,
     check_bytes,
     find_together,
-    local_folder,
     missing,
 )
 
@@ -44,14 +43,14 @@ class Images:
 
 @dataclass(frozen=True)
 class Release:
-    """What was published: the archive, and the batches in it, the test batch last."""
+    """The published files: the archive, and the batches in it, the test batch last."""
 
     archive: PublishedFile
     batches: tuple[PublishedFile, ...]
 
 
-# The archive's md5 is the one on the authors' page. The digests of the files in it are ours, and also those that other
-# public loaders of the binary version check.
+# The md5 of the archive is from the authors' page. We computed the digests of the files in it, and other public loaders
+# of the binary version check the same digests.
 RELEASE = Release(
     PublishedFile(
         "cifar-10-binary.tar.gz",
@@ -83,25 +82,23 @@ def load_cifar10(
     """All images, from the cache, the local folder or a download, in this order.
 
     Args:
-        folder: holds the archive, its ``.bin`` files or their ``.medxz`` forms, at the top, in ``cifar10`` or in
-            ``cifar-10-batches-bin``; ``GGT_DATA`` unless given.
-        release: what was published.
+        folder: a folder with the archive, its ``.bin`` files or their ``.medxz`` forms, at the top, in ``cifar10`` or
+            in ``cifar-10-batches-bin``; ``GGT_DATA`` unless given.
+        release: the published files.
         cache: the folder for downloads and decoded arrays; `cache_folder` unless given.
-        progress: told about the download; None for silence.
+        progress: called during a download; None for silence.
 
     Raises:
-        DataError: damaged, or neither here nor to be had.
+        DataError: the images are damaged, or neither here nor to be downloaded.
     """
-    local = local_folder(folder)
-    cache = cache or cache_folder()
 
-    def make() -> Arrays:
+    def make(local: Path | None, cache: Path) -> Arrays:
         batches = _from_folder(local, release) if local is not None else None
         if batches is None:
             batches = _from_download(local, cache, release, progress)
         return _decode(batches)
 
-    return Images(**cached("cifar10-v1", make, cache))
+    return Images(**loaded("cifar10-v1", make, folder, cache))
 
 
 def _from_folder(folder: Path, release: Release) -> list[bytes] | None:
@@ -138,7 +135,7 @@ def _from_download(local: Path | None, cache: Path, release: Release, progress: 
 
 
 def _read_archive(path: Path, release: Release) -> list[bytes]:
-    """The batches in the archive, by name; its folders and other files do not matter."""
+    """The batches in the archive, found by name in any folder of it."""
     wanted = {batch.name for batch in release.batches}
     found: dict[str, bytes] = {}
     try:

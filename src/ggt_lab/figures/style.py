@@ -1,4 +1,4 @@
-"""What all figures share: colours that colour-blind readers tell apart, quiet axes, PNG and PDF."""
+"""The style of all figures: colours that colour-blind readers tell apart, quiet axes, PNG and PDF."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ class _PlainLog(LogFormatter):
 
 
 def quiet(axes: Axes) -> None:
-    """Take away what does not tell anything."""
+    """Take away the upper and right spine, and draw a light grid."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(visible=True, alpha=0.25)
 
@@ -39,7 +39,7 @@ def log_axis(axes: Axes, which: str) -> None:
 
 
 def save(figure: Figure, path: Path, *, title: str = "") -> list[Path]:
-    """Write ``path`` (without suffix) as PNG and PDF; the files written, PNG first."""
+    """Write ``path`` (without suffix) as PNG and PDF, and return both paths, PNG first."""
     if title:
         figure.suptitle(title, x=0.01, ha="left", fontsize=11)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
-"""The paper's networks, and what it left open, decided: each module says what was chosen.
+"""The networks of the paper. The paper leaves much open; each module says what we chose.
 
-Models are plain `torch.nn.Module`; they know nothing of data, losses or optimizers.
+Models are plain `torch.nn.Module`. They know nothing of data, losses or optimizers.
 """
 
 from ggt_lab.models.lstm import CharLSTM3, Hidden, WordLSTM

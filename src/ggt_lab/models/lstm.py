@@ -1,8 +1,8 @@
 """Recurrent language models, by characters and by words.
 
-Both map codes (length, batch) and the hidden state left by the text before to logits (length, batch, vocabulary) of the
-next token and the new hidden state, a tuple of tensors. Truncated back-propagation through time is the caller's: detach
-the state between calls.
+Inputs are codes (length, batch) and the hidden state after the text before. Outputs are logits (length, batch,
+vocabulary) of the next token, and the new hidden state, a tuple of tensors. For truncated back-propagation through time
+the caller detaches the state between calls.
 """
 
 import itertools
@@ -24,12 +24,12 @@ class CharLSTM3(nn.Module):
 
     Args:
         vocabulary: number of different tokens.
-        embedding: size of a token's vector.
-        width: of every layer.
-        dropout: probability, between the layers, in training. The layers are then three calls and not one: cuDNN's own
-            dropout makes the host wait whenever a seed was set, and cannot be captured in a CUDA graph.
-        dropout_output: the same of the last layer's output.
-        weight_drop: of the recurrent weights, see `DropConnectLSTM`.
+        embedding: the size of the vector of a token.
+        width: the width of every layer.
+        dropout: the probability between the layers, in training. The layers are then three calls and not one: the
+            dropout of cuDNN makes the host wait after a seed was set, and cannot be captured in a CUDA graph.
+        dropout_output: the probability for the output of the last layer.
+        weight_drop: the probability for the recurrent weights, see `DropConnectLSTM`.
 
     Example:
         >>> model = CharLSTM3(vocabulary=50, embedding=8, width=16)
@@ -95,31 +95,32 @@ class DropConnectLSTM(nn.LSTM):
             return output, (h, c)
         inputs, recurrent, *biases = self.all_weights[0]
         weights: list[Tensor] = [inputs, functional.dropout(recurrent, self.weight_drop), *biases]
-        # cuDNN wants its weights in one piece of memory, in this order.
+        # cuDNN wants all weights in one block of memory, in this order.
         flat = torch.split(torch.cat([weight.flatten() for weight in weights]), [weight.numel() for weight in weights])
-        pieces = [piece.view_as(weight) for piece, weight in zip(flat, weights, strict=True)]
+        views = [part.view_as(weight) for part, weight in zip(flat, weights, strict=True)]
         state = hidden or (x.new_zeros(1, x.shape[1], self.hidden_size),) * 2
-        output, h, c = torch.lstm(x, state, pieces, True, 1, 0.0, True, False, False)
+        output, h, c = torch.lstm(x, state, views, True, 1, 0.0, True, False, False)
         return output, (h, c)
 
 
 class WordLSTM(nn.Module):
     """A word-level LSTM after AWD-LSTM (Merity et al. 2018): output weights tied to the embedding, locked dropout.
 
-    There: dropout of whole words in the embedding, locked dropout of the input, between layers and of the output, and
-    weight drop of the recurrent matrices. Not there: activation regularization, random lengths of back-propagation,
-    averaged SGD, fine-tuning. 24,221,600 parameters for the defaults and a vocabulary of 10,000, as AWD-LSTM has.
+    It has dropout of whole words in the embedding, locked dropout of the input, between layers and of the output, and
+    weight drop of the recurrent matrices. It does not have activation regularization, random lengths of
+    back-propagation, averaged SGD, and fine-tuning. With the defaults and a vocabulary of 10,000 it has 24,221,600
+    parameters, as AWD-LSTM has.
 
     Args:
-        vocabulary: number of different words.
-        embedding: size of a word's vector, and of the last layer, for the tying.
-        width: of the layers before the last.
-        layers: their number, the last included.
-        dropout: of the output.
-        dropout_between: of the layers' outputs but the last.
-        dropout_input: of the embedded words.
-        dropout_words: of whole words, wherever they occur.
-        weight_drop: of the recurrent weights.
+        vocabulary: the number of different words.
+        embedding: the size of the vector of a word. The last layer has this width, for the tying.
+        width: the width of the layers before the last.
+        layers: the number of layers, with the last.
+        dropout: the dropout of the output.
+        dropout_between: the dropout between layers.
+        dropout_input: the dropout of the embedded words.
+        dropout_words: the dropout of whole words, wherever they occur.
+        weight_drop: the dropout of the recurrent weights.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """Shake-Shake 26 2×32d (Gastaldi 2017), after the author's code: the paper's 3-branch residual network for CIFAR-10.
 
-    x ↦ skip(x) + α·branch₁(x) + (1 − α)·branch₂(x),   α uniform on [0, 1], one per image,
+    x ↦ skip(x) + α·branch₁(x) + (1 − α)·branch₂(x),   α uniform on [0, 1], one per image.
 
-and in the backward pass β in place of α, drawn independently ("Shake-Shake-Image"); 1/2 for both in evaluation.
+In the backward pass β stands in place of α, drawn independently ("Shake-Shake-Image"). In evaluation both are 1/2.
 """
 
 import math
@@ -33,13 +33,13 @@ class _Shake(torch.autograd.Function):
 
 
 def shake(first: Tensor, second: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
-    """α·first + (1 − α)·second, whose gradient is taken as if α were β.
+    """α·first + (1 − α)·second. The backward pass takes β in place of α.
 
     Args:
-        first: output of one branch (batch, …).
-        second: of the other.
-        alpha: weights that broadcast against them.
-        beta: the same, for the backward pass.
+        first: the output of one branch (batch, …).
+        second: the output of the other branch.
+        alpha: α, of a shape that broadcasts against the outputs.
+        beta: β, of such a shape too.
 
     Example:
         >>> x = torch.tensor([1.0], requires_grad=True)
@@ -98,7 +98,7 @@ class ShakeBlock(nn.Module):
         """The block's sum; random in training."""
         first, second = self.first(x), self.second(x)
         if self.training:
-            # Both drawn here, so that a step's randomness is over when its forward pass is.
+            # Both are drawn here, so that the backward pass draws no random numbers.
             alpha, beta = torch.rand(2, x.shape[0], 1, 1, 1, dtype=x.dtype, device=x.device)
             mixed = shake(first, second, alpha, beta)
         else:

@@ -1,8 +1,8 @@
 """A decoder-only Transformer for characters. The paper names no architecture; this is the usual one.
 
-Chosen: normalization before attention and before the feed-forward part, learned positions, GELU, a feed-forward width
-of four times the model's, an output layer of its own. Weights start from a normal distribution of deviation 0.02, those
-that write into the residual stream from 0.02/√(2·layers), biases from zero.
+We chose normalization before attention and before the feed-forward part, learned positions, GELU, a feed-forward width
+of four times the width of the model, and an output layer that is not tied. Weights start from a normal distribution.
+Its deviation is 0.02, and 0.02/√(2·layers) for weights that write into the residual stream. Biases start from zero.
 """
 
 import math
@@ -59,9 +59,9 @@ class CharTransformer(nn.Module):
         vocabulary: number of different tokens.
         context: the longest sequence.
         layers: number of attention and feed-forward pairs.
-        width: of the residual stream.
-        heads: of attention; must divide the width.
-        dropout: of embedded tokens, attention weights and what is written into the residual stream.
+        width: the width of the residual stream.
+        heads: the number of attention heads; it must divide the width.
+        dropout: the dropout of embedded tokens, of attention weights and before the residual stream.
 
     Example:
         >>> model = CharTransformer(vocabulary=50, context=16, layers=2, width=8, heads=2)

@@ -1,8 +1,8 @@
 """VGG-19 (Simonyan and Zisserman 2015) for CIFAR-10, without batch normalization: the paper's "vanilla" network.
 
-The paper says "19-layer", no more. Chosen: the 16 convolutions of configuration E with their biases, five max-poolings,
-which leave 512 numbers of a 32 × 32 image, and three linear layers 512 → 512 → 512 → 10 with dropout 1/2 before the
-first two, the classifier commonly used for this size of images: 19 layers with weights.
+The paper says "19-layer" and no more. We chose the 16 convolutions of configuration E with biases, and five
+max-poolings, which turn a 32 × 32 image into 512 numbers. Three linear layers 512 → 512 → 512 → 10 follow, with dropout
+1/2 before the first two: the usual classifier for images of this size. That makes 19 layers with weights.
 """
 
 import math
@@ -20,13 +20,13 @@ class VGG19(nn.Module):
     """Convolutions 3 × 3 in five groups, each followed by max-pooling, and three linear layers.
 
     Σ (9·in + 1)·out over the convolutions and Σ (in + 1)·out over the linear layers: 20,554,826 parameters. Weights of
-    the convolutions start from a normal distribution of variance 2/(9·outputs), biases from zero.
+    the convolutions start from a normal distribution with variance 2/(9·outputs), biases from zero.
 
     Args:
-        convolutions: channels, by groups.
-        hidden: width of the two hidden linear layers.
-        dropout: probability before each of these.
-        classes: outputs.
+        convolutions: the channels of the convolutions, in groups.
+        hidden: the width of the two hidden linear layers.
+        dropout: the probability of dropout before each hidden linear layer.
+        classes: the number of outputs.
     """
 
     def __init__(

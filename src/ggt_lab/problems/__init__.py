@@ -1,9 +1,9 @@
-"""Problems to race optimizers on, by name or from a user's own file."""
+"""Problems to train on, by name or from a file of a user."""
 
-from ggt_lab.problems import images, text
-from ggt_lab.problems.base import Problem, problem_class, problem_names
-from ggt_lab.problems.small_nets import Digits, StdlibChars
-from ggt_lab.problems.synthetic import Barrier, BarrierVertex, Logistic, SparseNoiseQuadratic
+from ggt_lab.problems import image_problems, text_problems
+from ggt_lab.problems.registry import Problem, problem_class, problem_names
+from ggt_lab.problems.small_networks import Digits, StdlibChars
+from ggt_lab.problems.synthetic_landscapes import Barrier, BarrierVertex, Logistic, SparseNoiseQuadratic
 
 __all__ = [
     "Barrier",
@@ -13,8 +13,8 @@ __all__ = [
     "Problem",
     "SparseNoiseQuadratic",
     "StdlibChars",
-    "images",
+    "image_problems",
     "problem_class",
     "problem_names",
-    "text",
+    "text_problems",
 ]

@@ -1,7 +1,7 @@
-"""One HTML page from a collection: text and tables made here, charts drawn by ``page.js`` with plotly.js.
+"""One HTML page from a collection. Text and tables are made here; ``page.js`` draws the charts with plotly.js.
 
-Nothing on the page comes from elsewhere: scripts, styles and pictures are inlined, and a Content-Security-Policy
-forbids the browser to fetch anything, or to run any script but the two whose hashes it names.
+The page needs no other file: scripts, styles and pictures are in it. A Content-Security-Policy forbids the browser to
+fetch anything, and to run any script but the two whose hashes it names.
 """
 
 import base64
@@ -23,28 +23,22 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 import torch_ggt
-from ggt_lab.race import standings
-from ggt_lab.report.collect import Collection, Figure, Race, Section, Spectrum, collect
-from ggt_lab.report.heatmap import heat_map
-from ggt_lab.report.words import count, number, seeds, summary
+from ggt_lab.experiments.verdicts import Figure, count
+from ggt_lab.report.collection import Collection, Race, Section, Spectrum, collect
+from ggt_lab.report.race_sentences import number, seeds, summary
+from ggt_lab.report.spectrum_heatmap import heat_map
+from ggt_lab.runs.standings import CRITERIA, standings
 
 __all__ = ["render", "write_report"]
 
-# What "best" can mean, in the words of `ggt_lab.race.standings` and in those of the page.
-CRITERIA = {
-    "final": "final {metric}",
-    "per_step": "mean {metric} per step",
-    "per_second": "mean {metric} per second",
-}
-
 
 def write_report(folder: Path) -> Path:
-    """Write ``report.html`` about everything under ``folder``.
+    """Write ``report.html`` about everything below ``folder``.
 
-    Whatever is damaged is left out, named on the page, and warned of.
+    A damaged file is left out. The page and a warning name it.
 
     Returns:
-        The file written.
+        The path of the page.
 
     Raises:
         ValueError: there is nothing to report.
@@ -53,7 +47,7 @@ def write_report(folder: Path) -> Path:
     for complaint in collection.warnings:
         warnings.warn(complaint, stacklevel=2)
     path = folder / "report.html"
-    # A lone surrogate, which JSON may hold, has no UTF-8; it must not cost us the page.
+    # JSON may hold a lone surrogate, which has no UTF-8: it is replaced, so that the page can be written.
     path.write_text(render(collection, folder), encoding="utf-8", errors="replace")
     return path
 
@@ -103,14 +97,14 @@ def _asset(name: str) -> str:
 
 
 def _inline(script: str) -> str:
-    """A script as an HTML parser will hand it on, so that its hash is right, with nothing that ends the element."""
+    """A script in the form that an HTML parser hands on, so that its hash is right. Nothing in it ends the element."""
     return script.replace("\r\n", "\n").replace("\r", "\n").replace("</script", "<\\/script")
 
 
 def _policy(*scripts: str) -> str:
     hashes = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
     allowed = " ".join(f"'sha256-{each}'" for each in hashes)
-    # plotly.js sets style attributes and rules: styles cannot be hashed.
+    # plotly.js sets styles while it runs, so that styles cannot be named by hashes.
     return (
         f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
@@ -123,12 +117,12 @@ def _data_uri(figure: Figure) -> str:
 
 
 def _exact(value: object) -> str:
-    """The shortest text that reads back as the same number; empty for what is no finite number."""
+    """The shortest text that reads back as this number; empty if it is no finite number."""
     return repr(value) if isinstance(value, int | float) and math.isfinite(value) else ""
 
 
 def _diagnosis(value: object) -> str:
-    """A number of a diagnosis, whatever its kind and size; several by name are given one after the other."""
+    """A number of a diagnosis, or several numbers with their names, as text."""
     if isinstance(value, Mapping):
         return ", ".join(f"{name}: {_diagnosis(each)}" for name, each in value.items())
     if not isinstance(value, float) or not math.isfinite(value):
@@ -137,7 +131,7 @@ def _diagnosis(value: object) -> str:
 
 
 def _colors(sections: Iterable[Section]) -> dict[str, int]:
-    """A number for each optimizer of the page, so that it looks the same in every race."""
+    """The number of the colour of each optimizer, one for the whole page."""
     names = (
         standing.optimizer for section in sections for race in section.races for standing in standings(race.records)
     )
@@ -145,7 +139,7 @@ def _colors(sections: Iterable[Section]) -> dict[str, int]:
 
 
 def _totals(collection: Collection) -> list[tuple[str, str, str]]:
-    """The figures at the top: name, figure, remark."""
+    """The figures at the top of the page: name, figure, remark."""
     runs = [run for section in collection.sections for race in section.races for run in race.records]
     verdicts = [verdict for section in collection.sections for verdict in section.verdicts]
     spectra = sum(len(section.spectra) for section in collection.sections)
@@ -166,7 +160,7 @@ def _totals(collection: Collection) -> list[tuple[str, str, str]]:
 
 
 def _race_data(race: Race, colors: Mapping[str, int]) -> dict[str, Any]:
-    """What the charts of a race need: every number of every run, and which learning rate is whose best."""
+    """What the charts of a race need: every number of every run, and the best learning rate of each optimizer."""
     points = [point for run in race.records for point in run["curve"]]
     numeric = dict.fromkeys(
         key
@@ -199,7 +193,7 @@ def _spectrum_data(spectrum: Spectrum) -> dict[str, Any]:
 
 
 def _without_nonfinite(value: Any) -> Any:  # noqa: ANN401
-    """JSON has no infinity, and browsers refuse it: null instead."""
+    """The value with null in place of numbers that are not finite: browsers refuse them in JSON."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):

@@ -1,0 +1,68 @@
+"""``ggt spectrum``."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ggt_lab.cli.options import Positional
+from ggt_lab.cli.terminal import progress_bar, say
+
+if TYPE_CHECKING:
+    from ggt_lab.runs.race import Run
+
+__all__ = ["SpectrumCommand"]
+
+
+@dataclass(frozen=True)
+class SpectrumCommand:
+    """Record the spectrum of recent gradients over training, and say whether a full matrix is worth it."""
+
+    what: Positional[str]
+    """A problem, a Python file of your own, or the folder of a race: then its optimizers at their tuned rates."""
+    optimizers: tuple[str, ...] = ("GGT", "Adam")
+    """The optimizers to watch; a GGT has a window to read, each other optimizer gets a window beside it."""
+    lr: float = 0.01
+    """The learning rate; runs of a race keep their tuned rates."""
+    window: int | None = None
+    """How many gradients the window beside an optimizer holds; 20 by default."""
+    every: int | None = None
+    """The number of steps from one record to the next; by default there are about 200 records."""
+    seed: int = 0
+    """The seed."""
+    steps: int | None = None
+    """How long to train; by default as long as the problem says."""
+    device: str = "cpu"
+    """cpu or cuda."""
+    out: Path | None = None
+    """Folder of the results; by default out/spectrum/PROBLEM, or the folder of the race."""
+
+    def run(self) -> None:
+        """Train with a recorder, draw, and diagnose."""
+        from ggt_lab.figures.spectrum_density import draw_spectrum  # noqa: PLC0415
+        from ggt_lab.runs.race import grid  # noqa: PLC0415
+        from ggt_lab.spectra.recorded_runs import record_spectrum, tuned_runs, write_spectrum  # noqa: PLC0415
+
+        is_race = Path(self.what).is_dir()
+        if is_race:
+            runs = tuned_runs(Path(self.what))
+        else:
+            rates = dict.fromkeys(self.optimizers, (self.lr,))
+            runs = grid(self.what, rates, [self.seed], steps=self.steps, device=self.device)
+        folder = self.out or (Path(self.what) if is_race else Path("out/spectrum") / Path(self.what).stem)
+        spectra = []
+        with progress_bar(folder) as progress:
+            progress(0, len(runs), "")
+            for number, run in enumerate(runs, start=1):
+                spectra.append(record_spectrum(run, every=self.every, window=self.window))
+                write_spectrum(spectra[-1], folder, _file_name(run))
+                progress(number, len(runs), str(run))
+        files = draw_spectrum(spectra, folder / "spectrum", title="Eigenvalues of GᵀG over training")
+        for spectrum in spectra:
+            say(spectrum["label"], style="bold")
+            say(f"{spectrum['diagnosis']['summary']}\nCost: {spectrum['cost']}.\n")
+        say(f"Heat-map: {', '.join(map(str, files))}\nA page with all of it: ggt report {folder}")
+
+
+def _file_name(run: "Run") -> str:
+    return re.sub(r"[^A-Za-z0-9.]+", "-", f"{Path(run.problem).stem}-{run.optimizer}-{run.lr:g}").strip("-")

@@ -1,0 +1,122 @@
+"""Claims about the end of long runs: how low an entrant ends, and by how much it ends below others."""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ggt_lab.experiments.claim import AgainstOthers, Claim, Finding, Runs, absent, in_words, mean_curve, nothing_run
+from ggt_lab.experiments.seed_statistics import stdev
+from ggt_lab.runs.results import Record
+
+__all__ = ["AtMost", "Compared", "GapAtEnd"]
+
+
+@dataclass(frozen=True)
+class GapAtEnd(Claim):
+    """``who`` ends below ``other`` by at least ``gap``. A negative gap: ``who`` ends above by no more than that."""
+
+    claim: str
+    who: str
+    other: str
+    key: str
+    gap: float
+    paper: str
+
+    def judge(self, runs: Runs) -> Finding:
+        """Compare means over seeds. A difference that may be chance leaves the claim undecided."""
+        sense = f"at least {self.gap:g} below" if self.gap >= 0 else f"at most {-self.gap:g} above"
+        statement = f"{in_words(self.key)} at the end: {self.who} {sense} {self.other}"
+        if missing := absent(runs, self.who, self.other):
+            return nothing_run(statement, missing)
+        own, theirs = (_ends(runs[name], self.key) for name in (self.who, self.other))
+        difference, error = _difference(own, theirs)
+        in_doubt = difference - error < self.gap <= difference
+        return Finding(
+            statement=statement,
+            ours=f"{statistics.fmean(own):.4g} against {statistics.fmean(theirs):.4g}: {difference:+.4f} below",
+            spread=f"{_plus_minus(error)} (two standard errors)",
+            n=len(own),
+            holds=None if in_doubt else difference >= self.gap,
+        )
+
+
+@dataclass(frozen=True)
+class AtMost(Claim):
+    """``key`` of ``who`` is at most ``value`` at some epoch (mean over seeds)."""
+
+    claim: str
+    who: str
+    key: str
+    value: float
+    paper: str
+
+    def judge(self, runs: Runs) -> Finding:
+        """Look for the best epoch."""
+        words = f"{self.who} reaches a {in_words(self.key)} of {self.value:g}"
+        if absent(runs, self.who):
+            return nothing_run(words, [self.who])
+        curve = mean_curve(runs[self.who], self.key)
+        epoch = min(curve, key=lambda e: curve[e])
+        return Finding(
+            statement=f"{words} within {max(curve)} epochs",
+            ours=f"{curve[epoch]:.4g} at epoch {epoch}, {curve[max(curve)]:.4g} at the end",
+            spread=f"± {stdev(_ends(runs[self.who], self.key)):.4f} over seeds at the end",
+            n=len(runs[self.who]),
+            holds=curve[epoch] <= self.value,
+        )
+
+
+@dataclass(frozen=True)
+class Compared(AgainstOthers):
+    """``who`` ends below each of ``others``. The paper does not say so; it is our own comparison."""
+
+    paper: str = "not compared"
+    joint = ""
+
+    def statement(self) -> str:
+        """What is claimed."""
+        return f"beyond the paper: {self.who} ends with a lower {in_words(self.key)} than {', '.join(self.others)}"
+
+    def introduction(self, runs: Runs) -> str:
+        """The end of ``who``."""
+        return f"{self.who} {statistics.fmean(_ends(runs[self.who], self.key)):.4g}; "
+
+    def spread(self, runs: Runs) -> str:
+        """The standard deviation of the end of ``who``."""
+        return f"± {stdev(_ends(runs[self.who], self.key)):.4f} over seeds"
+
+    def compare(self, runs: Runs, present: Sequence[str]) -> dict[str, tuple[str, bool | None]]:
+        """Every end with its difference; a difference that may be chance decides nothing."""
+        own = _ends(runs[self.who], self.key)
+        found: dict[str, tuple[str, bool | None]] = {}
+        for other in present:
+            theirs = _ends(runs[other], self.key)
+            end = statistics.fmean(theirs)
+            difference, error = _difference(own, theirs)
+            words = f"{end:.4g} ({difference:+.4f} {_plus_minus(error)})" if math.isfinite(end) else "diverged"
+            # A difference that is not a number, because both diverged, is no lead.
+            found[other] = (words, False if not difference > 0 else None if difference <= error else True)
+        return found
+
+
+def _ends(records: Sequence[Record], key: str) -> list[float]:
+    """A number at the end of the run of each seed; infinite for a seed that diverged."""
+    return [float(r["curve"][-1][key]) if r["status"] == "done" else math.inf for r in records]
+
+
+def _difference(own: Sequence[float], theirs: Sequence[float]) -> tuple[float, float]:
+    """How far the mean of ``own`` is below the mean of ``theirs``, and two standard errors of that.
+
+    The error of a single value is infinite. It is 0 if a value is not finite: that value decides alone.
+    """
+    difference = statistics.fmean(theirs) - statistics.fmean(own)
+    if not all(map(math.isfinite, [*own, *theirs])):
+        return difference, 0.0
+    if min(len(own), len(theirs)) < 2:
+        return difference, math.inf
+    return difference, 2 * math.hypot(stdev(own) / math.sqrt(len(own)), stdev(theirs) / math.sqrt(len(theirs)))
+
+
+def _plus_minus(error: float) -> str:
+    return f"± {error:.4f}" if math.isfinite(error) else "± unknown"

@@ -1,0 +1,178 @@
+"""Verdicts and their words: the one form in which every experiment answers, on the terminal, in files and in pages."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from ggt_lab.data.atomic_files import write_atomically
+from ggt_lab.runs.environment import different_machines, environment
+from ggt_lab.runs.results import Record
+
+__all__ = [
+    "HOLDS",
+    "NOT_RUN",
+    "Experimented",
+    "Figure",
+    "Verdict",
+    "count",
+    "markdown_row",
+    "markdown_table",
+    "read_verdicts",
+    "sentence_about",
+    "write_verdicts",
+]
+
+HOLDS = {True: "holds", False: "does not hold", None: "undecided"}
+"""The verdict in words; None means that the results do not decide."""
+NOT_RUN = "not run"
+"""The verdict on a claim for which there are no results."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One claim, and what the results say about it. Nothing here is typed in: each field is computed or cited."""
+
+    claim: str
+    """Its row in the list of claims, e.g. "S1"."""
+    statement: str
+    """What is claimed, in one sentence that can be true or false."""
+    paper: str
+    """The paper's figure, or its words."""
+    ours: str
+    """Our figure: by how much the statement holds, or does not."""
+    spread: str | None
+    """How much our figure varies over seeds."""
+    n: int
+    """The number of seeds, or of whatever was repeated."""
+    holds: bool | None
+    """None: the results do not decide."""
+    command: str
+    """The command that makes these results again."""
+
+    @property
+    def word(self) -> str:
+        """The verdict as a person says it."""
+        return HOLDS[self.holds]
+
+    @property
+    def ours_and_spread(self) -> str:
+        """Our figure, and how much it varies."""
+        return self.ours + (f"; {self.spread}" if self.spread else "")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A picture of the results."""
+
+    path: Path
+    alt: str
+    """What it shows, for those who do not see it."""
+
+
+@dataclass(frozen=True)
+class Experimented:
+    """What ``verdicts.json`` says about an experiment."""
+
+    title: str
+    verdicts: tuple[Verdict, ...]
+    figures: tuple[Figure, ...]
+    smoke: bool
+    """Whether it was a smoke test, which decides nothing."""
+
+
+def count(amount: int, noun: str, plural: str | None = None) -> str:
+    """A number with its noun.
+
+    Example:
+        >>> count(1, "run"), count(2, "run")
+        ('1 run', '2 runs')
+    """
+    return f"{amount} {noun if amount == 1 else plural or noun + 's'}"
+
+
+def sentence_about(verdicts: Sequence[Verdict]) -> str:
+    """How many claims hold, in one sentence."""
+    held, failed = (sum(verdict.holds is answer for verdict in verdicts) for answer in (True, False))
+    undecided = len(verdicts) - held - failed
+    words = f"Of {count(len(verdicts), 'claim')}, {held} {'holds' if held == 1 else 'hold'}"
+    words += f", {failed} {'does' if failed == 1 else 'do'} not hold"
+    return words + f" and {undecided} {'is' if undecided == 1 else 'are'} undecided."
+
+
+def markdown_row(cells: Sequence[str]) -> str:
+    """A row of a Markdown table."""
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def markdown_table(verdicts: Sequence[Verdict]) -> str:
+    """The verdicts as a Markdown table."""
+    lines = ["| claim | verdict | paper | ours | n | command |", "|---|---|---|---|---|---|"]
+    for verdict in verdicts:
+        word = f"**{verdict.word}**" if verdict.holds is False else verdict.word
+        cells = (f"{verdict.claim}: {verdict.statement}", word, verdict.paper, verdict.ours_and_spread, str(verdict.n))
+        lines.append(f"{markdown_row(cells)} `{verdict.command}` |")
+    return "\n".join(lines)
+
+
+def write_verdicts(
+    folder: Path,
+    *,
+    experiment: str,
+    title: str,
+    verdicts: Sequence[Verdict],
+    figures: Sequence[Figure],
+    records: Sequence[Record] = (),
+    smoke: bool = False,
+) -> Path:
+    """Write ``folder/verdicts.json``, which the report reads, and ``verdicts.md``, for people."""
+    content = {
+        "experiment": experiment,
+        "title": title,
+        "smoke": smoke,
+        "verdicts": [asdict(verdict) for verdict in verdicts],
+        "made_in": different_machines(records),
+        "judged_in": environment(),
+        "figures": [{"file": figure.path.name, "alt": figure.alt} for figure in figures],
+    }
+    text = f"# {experiment}: {title}\n\n{markdown_table(verdicts)}\n"
+    text += "".join(f"\n![{figure.alt}]({figure.path.name})\n" for figure in figures)
+    write_atomically(folder / "verdicts.md", text)
+    return write_atomically(folder / "verdicts.json", json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+
+
+def read_verdicts(path: Path) -> Experimented:
+    """What `write_verdicts` wrote.
+
+    Raises:
+        ValueError: the file holds something else.
+    """
+    content = json.loads(path.read_bytes())
+    if not isinstance(content, dict):
+        raise ValueError(f"it should hold one JSON object, and holds a {type(content).__name__}")
+    rows, pictures = content.get("verdicts"), content.get("figures", [])
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ValueError("its 'verdicts' should be a list of objects")
+    if not isinstance(pictures, list) or not all(isinstance(each, dict) and "file" in each for each in pictures):
+        raise ValueError("its 'figures' should be a list of objects with 'file' and 'alt'")
+    title = ": ".join(str(content[key]) for key in ("experiment", "title") if content.get(key))
+    return Experimented(
+        title=title or path.parent.resolve().name,
+        verdicts=tuple(map(_read_verdict, rows)),
+        figures=tuple(
+            Figure(path.parent / str(each["file"]), str(each.get("alt") or each["file"])) for each in pictures
+        ),
+        smoke=bool(content.get("smoke")),
+    )
+
+
+def _read_verdict(row: Mapping[str, Any]) -> Verdict:
+    holds = row.get("holds")
+    if holds is not None and not isinstance(holds, bool):
+        raise ValueError(f"'holds' of claim {row.get('claim')!r} must be true, false or null, and is {holds!r}")
+    names = [field.name for field in fields(Verdict)]
+    missing = [name for name in names if name not in row]
+    if missing:
+        raise ValueError(f"its verdict on claim {row.get('claim')!r} has no {', '.join(missing)}")
+    return Verdict(**{name: row[name] for name in names})

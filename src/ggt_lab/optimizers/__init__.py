@@ -1,0 +1,1 @@
+"""Optimizers by name, and the optimizers that exist only in the lab."""

@@ -1,0 +1,124 @@
+"""Optimizers by what a person types: ``GGT``, ``GGT(window=50)``, ``torch.optim.AdamW(weight_decay=0.1)``."""
+
+import ast
+import importlib
+import importlib.util
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from ggt_lab.optimizers import dense_adaptive as dense
+from ggt_lab.optimizers.muon_and_adamw import MuonAndAdamW
+from ggt_lab.problems.unknown_name import unknown
+from torch_ggt import GGT
+
+__all__ = ["OptimizerFactory", "check_optimizer", "missing_package", "optimizer_factory", "optimizer_names"]
+
+OptimizerFactory = Callable[[Iterable[torch.nn.Parameter], float], torch.optim.Optimizer]
+"""A function of parameters and a learning rate that makes an optimizer."""
+
+_OURS: dict[str, Any] = {
+    "GGT": GGT,
+    "DiagonalAdaptive": dense.DiagonalAdaptive,
+    "FullMatrixAdaptive": dense.FullMatrixAdaptive,
+    "MuonAndAdamW": MuonAndAdamW,
+}
+
+
+def optimizer_names() -> list[str]:
+    """Every name that needs no import path: the lab's own optimizers, and those of torch.optim without LBFGS."""
+    theirs = {
+        name
+        for name, thing in vars(torch.optim).items()
+        if inspect.isclass(thing)
+        and issubclass(thing, torch.optim.Optimizer)
+        and thing not in (torch.optim.Optimizer, torch.optim.LBFGS)
+    }
+    return sorted({*_OURS, *theirs})
+
+
+def optimizer_factory(spec: str) -> OptimizerFactory:
+    """A function of (parameters, lr) that makes the optimizer that ``spec`` describes.
+
+    Args:
+        spec: a name or an import path, with or without keyword arguments in parentheses. Values are Python literals;
+            the value of ``window_dtype`` is the name of a dtype.
+
+    Raises:
+        ValueError: there is no such optimizer (the message names the closest one), or the spec cannot be read.
+
+    Example:
+        >>> make = optimizer_factory("GGT(window=5, window_dtype='bfloat16')")
+        >>> make([torch.nn.Parameter(torch.ones(2))], 1e-3).defaults["window"]
+        5
+    """
+    name, options = _parse(spec)
+    cls = _find(name)
+
+    def make(parameters: Iterable[torch.nn.Parameter], lr: float) -> torch.optim.Optimizer:
+        optimizer: torch.optim.Optimizer = cls(parameters, lr=lr, **options)
+        return optimizer
+
+    return make
+
+
+def check_optimizer(spec: str, lr: float) -> None:
+    """Make the optimizer once, to see that it can be made.
+
+    Raises:
+        ValueError: it cannot be made. The message holds the words of the optimizer.
+    """
+    make = optimizer_factory(spec)
+    try:
+        made = make([torch.nn.Parameter(torch.zeros(2, 2))], lr)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"the optimizer {spec} with lr {lr:g} cannot be made: {error}") from error
+    if isinstance(made, torch.optim.LBFGS):
+        raise ValueError("LBFGS evaluates one batch several times, which the loss() of a problem cannot: not raced")
+
+
+def missing_package(spec: str) -> str | None:
+    """The package of the optimizer if that is not installed; None if it is.
+
+    Example:
+        >>> missing_package("Adam"), missing_package("no_such_package.SOAP(lr=1)")
+        (None, 'no_such_package')
+    """
+    package, _, rest = _parse(spec)[0].partition(".")
+    return package if rest and importlib.util.find_spec(package) is None else None
+
+
+def _parse(spec: str) -> tuple[str, dict[str, Any]]:
+    try:
+        expression = ast.parse(spec.strip(), mode="eval").body
+        call = expression if isinstance(expression, ast.Call) else None
+        if call is not None and call.args:
+            raise ValueError("options are given by name")
+        options = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords} if call is not None else {}
+        name = ast.unparse(call.func if call is not None else expression)
+    except (SyntaxError, ValueError) as error:
+        raise ValueError(
+            f"cannot read the optimizer {spec!r} ({error}); write Name or Name(option=value), e.g. GGT(window=50)"
+        ) from None
+    if isinstance(options.get("window_dtype"), str):
+        dtype = getattr(torch, options["window_dtype"], None)
+        if not isinstance(dtype, torch.dtype):
+            raise ValueError(f"{spec}: {options['window_dtype']!r} is not a dtype; float32, bfloat16 or float64 are")
+        options["window_dtype"] = dtype
+    return name, options
+
+
+def _find(name: str) -> Any:  # noqa: ANN401 - any importable class
+    if name in _OURS:
+        return _OURS[name]
+    if "." in name:
+        module, _, attribute = name.rpartition(".")
+        try:
+            return getattr(importlib.import_module(module), attribute)
+        except (ImportError, AttributeError) as error:
+            raise ValueError(f"cannot import the optimizer {name!r}: {error}") from error
+    if name in optimizer_names() or name == "LBFGS":  # refused later, with a reason
+        return getattr(torch.optim, name)
+    raise unknown("optimizer", name, optimizer_names(), "Others by import path, e.g. package.module.Class.")

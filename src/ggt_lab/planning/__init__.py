@@ -1,0 +1,1 @@
+"""What a GGT step would need: memory, time, and the largest window that fits."""

@@ -1,0 +1,135 @@
+"""Every claim of the paper in one table: what the newest records say, or that nothing was run.
+
+``ggt claims`` reads every ``verdicts.json`` and every record of speed below a folder. It writes ``claims.json`` into
+that folder, and a page for people. The names of the folders below it begin with dates. Of two verdicts on one statement
+the verdict in the later folder counts; of two folders with one date the later in the alphabet counts. A verdict without
+runs never hides a verdict with runs. Smoke tests do not count.
+"""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ggt_lab.bench.case_files import read_cases
+from ggt_lab.bench.speed_claims import speed_verdicts
+from ggt_lab.data.atomic_files import write_atomically
+from ggt_lab.experiments.verdicts import HOLDS, NOT_RUN, Verdict, markdown_row, read_verdicts
+
+__all__ = ["PAPER", "Row", "collect", "page", "write_claims"]
+
+PAPER: Mapping[str, str] = {
+    "S1": "Logistic regression: SGD slowest, diagonal AdaGrad faster, full-matrix fastest; a window helps a little",
+    "S2": "Analytic centre of a polytope: the same order, and forgetting helps clearly",
+    "C1": "CIFAR-10 CNN: GGT has the lowest training loss of SGD, Adam, AdaGrad, GGT per epoch",
+    "C2": "CIFAR-10 CNN: SGD generalizes slightly best, GGT's gap < 0.2 %; fixed and low learning rates are worse",
+    "C3": "CIFAR-10 CNN: not an unconditional win in wall-clock",
+    "R1": "PTB character LSTM: GGT best in training and validation perplexity for the first 50 epochs",
+    "R2": "PTB character LSTM: validation perplexity 2.42 after 500 epochs (Adam 2.51, AdaGrad 2.65, SGD 2.76)",
+    "R3": "PTB character LSTM: GGT ahead in wall-clock throughout",
+    "R4": "PTB word-level LSTM: level with Adam, ahead only in the first ~20 epochs",
+    "O1": "Overhead against SGD: 1.3 times (CNN), 2 times (RNN), r = 200",
+    "O2": "eigh of GᵀG beats the SVD of G by more than 10 times on a GPU",
+    "E1": "Spectrum of GᵀG over training: condition ~10³; CNN more anisotropic at the end; RNN early up to 10⁶",
+    "A1": "VGG-19 without batch norm: diagonal methods fail to train, GGT keeps up with SGD, ~1 % behind at the end",
+    "A2": "Transformer on PTB characters: an early lead, then Adam wins",
+    "P1": "Momentum in the window, β₂ = 1, r ≈ 1/(1 − β₂), jitter, decoupled ε: small effects",
+    "P2": "The same device gives full-matrix RMSprop, Adadelta, Nadam",
+    "T1": "Algorithm 3 reaches E‖∇f‖ ≤ ε within its bound",
+    "T2": "The adaptive ratio μ, bounded independently of T",
+    "T3": "On ‖x‖² with sparse noise, μ ≲ ‖x₁‖₁/(‖x₁‖₂√d)",
+}
+"""The claims of the paper, in the order of our list of them."""
+
+
+@dataclass(frozen=True)
+class Row(Verdict):
+    """A verdict on one statement of a claim, and the folder that it comes from."""
+
+    status: str
+    """ "holds", "does not hold", "undecided" or "not run"."""
+    record: str
+    """The folder, relative to the folder of all records."""
+
+
+def collect(records: Path) -> list[Row]:
+    """A row for each statement, and at least one row for each claim, in the order of `PAPER`.
+
+    Args:
+        records: the folder of dated folders.
+
+    Raises:
+        ValueError: a verdict of a claim that the paper does not make, or a file that cannot be read.
+    """
+    newest: dict[tuple[str, str], Row] = {}
+    for folder in sorted(path for path in records.iterdir() if path.is_dir()):
+        for verdict, where in _verdicts(folder, records):
+            if verdict.claim not in PAPER:
+                raise ValueError(f"{where}: there is no claim {verdict.claim!r}; there are {', '.join(PAPER)}")
+            row, key = _row(verdict, where), (verdict.claim, verdict.statement)
+            if row.n > 0 or key not in newest:
+                newest[key] = row
+    rows = list(newest.values())
+    for claim, words in PAPER.items():
+        mine = [row for row in rows if row.claim == claim]
+        if not mine:
+            rows.append(Row(claim, words, words, NOT_RUN, None, 0, None, "", NOT_RUN, ""))
+    order = list(PAPER)
+    return sorted(rows, key=lambda row: order.index(row.claim))
+
+
+def _verdicts(folder: Path, records: Path) -> list[tuple[Verdict, str]]:
+    """All verdicts of one dated folder, each with the folder that it comes from."""
+    found = []
+    for file in sorted(folder.rglob("verdicts.json")):
+        try:
+            read = read_verdicts(file)
+        except ValueError as error:
+            raise ValueError(f"{file} is not what `ggt reproduce` writes ({error}); run it again") from error
+        if not read.smoke:
+            found += [(verdict, str(file.parent.relative_to(records))) for verdict in read.verdicts]
+    return found + [(verdict, folder.name) for verdict in speed_verdicts(read_cases([folder]))]
+
+
+def _row(verdict: Verdict, where: str) -> Row:
+    return Row(**asdict(verdict), status=verdict.word if verdict.n > 0 else NOT_RUN, record=where)
+
+
+def page(rows: Sequence[Row], records: str) -> str:
+    """The table as Markdown.
+
+    Args:
+        rows: what `collect` returned.
+        records: the path from the page to the folder of the records.
+    """
+    counts = {status: sum(row.status == status for row in rows) for status in dict.fromkeys(row.status for row in rows)}
+    lines = [
+        "# Every claim of the paper, and what we measured",
+        "",
+        "Made by `ggt claims` from the records; nothing in it is typed in. The same as JSON: "
+        f"[claims.json]({records}/claims.json). What it means: [experiments.md](experiments.md).",
+        "",
+        f"{len(rows)} statements: " + ", ".join(f"{count} {status}" for status, count in counts.items()) + ".",
+    ]
+    for claim, words in PAPER.items():
+        lines += ["", f"## {claim}", "", f"{words}.", "", "| statement | verdict | paper | ours | n | record |"]
+        lines.append("|---|---|---|---|---|---|")
+        for row in (row for row in rows if row.claim == claim):
+            link = f"[{row.record}]({records}/{row.record}): `{row.command}`" if row.record else ""
+            verdict = f"**{row.status}**" if row.status == HOLDS[False] else row.status
+            lines.append(markdown_row((row.statement, verdict, row.paper, row.ours_and_spread, str(row.n), link)))
+    return "\n".join(lines) + "\n"
+
+
+def write_claims(records: Path, to: Path | None) -> list[Row]:
+    """Write ``records/claims.json``, and the page if ``to`` names one."""
+    if not records.is_dir():
+        raise ValueError(f"there is no folder {records} of records")
+    rows = collect(records)
+    content: dict[str, Any] = {"claims": [asdict(row) for row in rows]}
+    write_atomically(records / "claims.json", json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    if to is not None:
+        write_atomically(to, page(rows, Path(os.path.relpath(records, to.parent)).as_posix()))
+    return rows

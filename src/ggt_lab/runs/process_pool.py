@@ -1,0 +1,108 @@
+"""Tasks in parallel processes. Each result is written at once, and a finished task is never run again."""
+
+import multiprocessing
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from multiprocessing.connection import wait
+from typing import TypeVar
+
+import torch
+
+from ggt_lab.runs.environment import environment
+from ggt_lab.runs.results import Record, Results, Task
+
+__all__ = ["processes", "run_all", "waiting"]
+
+
+_T = TypeVar("_T", bound=Task)
+
+
+def waiting(tasks: Iterable[_T], results: Results) -> list[_T]:
+    """The tasks whose results are not there yet, each once."""
+    finished = results.finished()
+    return list({task.key: task for task in tasks if task.key not in finished}.values())
+
+
+@contextmanager
+def processes(workers: int) -> Iterator[Executor]:
+    """A pool of ``workers`` processes with one thread each. A process starts when there is something to do.
+
+    The processes end with the block. They end at once at Ctrl-C, and also when this process is killed.
+    """
+    # Spawned, not forked: a forked process cannot use CUDA, and it inherits thread pools that do not run.
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker)
+    try:
+        yield pool
+    except KeyboardInterrupt:
+        for process in multiprocessing.active_children():
+            process.terminate()
+        raise
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _start_worker() -> None:
+    torch.set_num_threads(1)  # threads that outnumber the cores wait for each other most of the time
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+    # A worker whose parent was killed would wait for work for ever, with all its memory.
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def run_all(
+    tasks: Iterable[_T],
+    execute: Callable[[_T], Record | None],
+    results: Results,
+    pool: Executor,
+    *,
+    on_done: Callable[[_T, Record], None] | None = None,
+) -> None:
+    """Run the tasks that are not finished yet, and append each record as soon as it is there.
+
+    After an interruption, by Ctrl-C or worse, the same call goes on with the rest. If a task raises, the tasks that
+    run beside it are finished and written, and then the error is raised.
+
+    Args:
+        tasks: the work.
+        execute: does one task. It must be a function of a module, so that a process can import it. It returns None
+            for a task that is not finished, and then nothing is appended.
+        results: the file of the records; each record gets the task's key and the environment.
+        pool: the processes, see `processes`.
+        on_done: called after each task.
+    """
+    made_in = environment()
+    jobs = {pool.submit(execute, task): task for task in waiting(tasks, results)}
+    failure: Exception | None = None
+    for job in as_completed(jobs):
+        if job.cancelled():
+            continue
+        try:
+            result = job.result()
+        except BrokenProcessPool as error:
+            raise RuntimeError(
+                "a process ended in the middle of its work (killed, perhaps for want of memory: try fewer workers). "
+                f"What is finished is in {results.path}; the same command goes on from there."
+            ) from error
+        except Exception as error:  # it is raised below
+            failure = failure or error
+            for other in jobs:
+                other.cancel()
+            continue
+        if result is None:
+            continue
+        record = {"key": jobs[job].key, **result, "environment": made_in}
+        results.append(record)
+        if on_done is not None:
+            on_done(jobs[job], record)
+    if failure is not None:
+        raise failure

@@ -1,0 +1,119 @@
+"""Races: optimizers × learning rates × seeds on one problem, in parallel, resumable.
+
+`grid` makes the runs. `race` trains each `Run` in a process and appends its record. `standings` says who did best. If a
+best learning rate lies at the edge of its grid, `beyond_the_edge` gives more runs, and `race` goes on.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+from ggt_lab.data import DataError
+from ggt_lab.optimizers.specs import check_optimizer, optimizer_factory
+from ggt_lab.problems import problem_class
+from ggt_lab.runs.process_pool import processes, run_all
+from ggt_lab.runs.results import Record, Results
+from ggt_lab.runs.short_run import train
+from ggt_lab.runs.training_loop import seed_everything
+
+__all__ = ["Run", "execute", "grid", "race"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One entry of a race. Equal runs give equal results, so that a finished run is never repeated."""
+
+    problem: str
+    optimizer: str
+    lr: float
+    seed: int
+    steps: int | None = None
+    device: str = "cpu"
+
+    @property
+    def key(self) -> str:
+        """The run in words that do not change."""
+        words = asdict(self)
+        if self.problem.endswith(".py") and Path(self.problem).exists():  # an edited file is another problem
+            words["content"] = hashlib.sha256(Path(self.problem).read_bytes()).hexdigest()[:16]
+        return json.dumps(words, sort_keys=True)
+
+    def __str__(self) -> str:
+        return f"{self.optimizer}, lr {self.lr:g}, seed {self.seed}"
+
+
+def grid(
+    problem: str,
+    optimizers: Mapping[str, Sequence[float]],
+    seeds: Sequence[int],
+    *,
+    steps: int | None = None,
+    device: str = "cpu",
+) -> list[Run]:
+    """Every combination of optimizer, learning rate and seed. A run that is not possible raises here, not later.
+
+    Args:
+        problem: a name or a file.
+        optimizers: the learning rates of each optimizer.
+        seeds: the seeds.
+        steps: the length of each run; the problem's own length if None.
+        device: where to train.
+
+    Raises:
+        ValueError: an unknown name or option, a learning rate that is not positive, no seed, no step, or no CUDA.
+    """
+    problem_class(problem)
+    if not optimizers or not seeds:
+        raise ValueError(f"a race needs an optimizer and a seed, got optimizers={list(optimizers)}, {len(seeds)} seeds")
+    if steps is not None and steps < 1:
+        raise ValueError(f"steps must be at least 1, got {steps}")
+    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device {device} was asked for, and torch sees no CUDA device here; use cpu")
+    for spec, rates in optimizers.items():
+        wrong = [rate for rate in rates if not 0 < rate < math.inf]
+        if wrong or not rates:
+            raise ValueError(f"learning rates must be positive numbers, got {list(rates)} for {spec}")
+        check_optimizer(spec, rates[0])
+    return [
+        Run(problem, spec, lr, seed, steps, device)
+        for spec, rates in optimizers.items()
+        for lr in dict.fromkeys(rates)
+        for seed in seeds
+    ]
+
+
+def race(
+    runs: Sequence[Run],
+    results: Results,
+    *,
+    workers: int = 1,
+    on_done: Callable[[Run, Record], None] | None = None,
+) -> None:
+    """Train the runs that are not finished, in ``workers`` processes. After an interruption, the same call goes on."""
+    with processes(workers) as pool:
+        run_all(runs, execute, results, pool, on_done=on_done)
+
+
+def execute(run: Run) -> Record:
+    """Train one run, in this process.
+
+    Raises:
+        DataError: the data of the problem is not there.
+        RuntimeError: the problem or the optimizer raised. The message names both, and the first error is the cause.
+    """
+    try:
+        cls = problem_class(run.problem)
+        seed_everything(run.seed)
+        problem = cls(run.seed, torch.device(run.device))
+        seed_everything(run.seed)
+        outcome = train(problem, optimizer_factory(run.optimizer), run.lr, steps=run.steps)
+    except DataError:
+        raise
+    except Exception as error:
+        raise RuntimeError(f"problem {run.problem}, {run}: {type(error).__name__}: {error}") from error
+    return {**asdict(run), "metric": problem.metric, **asdict(outcome)}

@@ -1,0 +1,75 @@
+"""Results as JSON lines: each record is appended whole or not at all, and read back after any crash."""
+
+import json
+import os
+import warnings
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+__all__ = ["Record", "Results", "Task"]
+
+Record = dict[str, Any]
+"""What a task found, in types that JSON has."""
+
+
+class Task(Protocol):
+    """A piece of work; equal keys give equal results."""
+
+    @property
+    def key(self) -> str:
+        """The task in words that do not change from one session to the next."""
+        ...
+
+
+class Results:
+    """A JSONL file of finished tasks, one line each.
+
+    Args:
+        path: the file; the first `append` makes it and its folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def append(self, record: Record) -> None:
+        """Add one record. It is on disk when this returns."""
+        line = json.dumps(record, allow_nan=False) + "\n"
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a+b") as file:
+            if file.tell() > 0:
+                file.seek(-1, os.SEEK_END)
+                if file.read(1) != b"\n":  # a kill cut the last line off: it must not swallow this one
+                    file.write(b"\n")
+            file.write(line.encode())
+            file.flush()
+            os.fsync(file.fileno())
+
+    def __iter__(self) -> Iterator[Record]:
+        """All whole records, each key once; a damaged line is left out with a warning."""
+        if not self.path.exists():
+            return
+        seen = set()
+        for number, line in enumerate(self.path.read_bytes().splitlines(), start=1):
+            try:
+                record = json.loads(line)
+            except ValueError:
+                warnings.warn(f"{self.path}:{number} is damaged (cut off by a kill?) and left out", stacklevel=2)
+                continue
+            if not isinstance(record, dict):
+                continue
+            key = record.get("key")
+            if isinstance(key, str):  # two commands at once in one folder may both run a task
+                if key in seen:
+                    continue
+                seen.add(key)
+            yield record
+
+    def finished(self) -> set[str]:
+        """The keys of the records in the file."""
+        return {record["key"] for record in self if isinstance(record.get("key"), str)}
+
+    def of(self, tasks: Iterable[Task]) -> list[Record]:
+        """The records of these tasks, in the order of the tasks; other records of the file are left out."""
+        by_key = {record.get("key"): record for record in self}
+        return [by_key[task.key] for task in tasks if task.key in by_key]

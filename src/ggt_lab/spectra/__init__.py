@@ -1,0 +1,1 @@
+"""Spectra of gradient windows, recorded during training runs."""

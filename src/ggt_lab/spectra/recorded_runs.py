@@ -1,0 +1,86 @@
+"""Spectra of runs of a race: a run is trained again, with a recorder attached to its optimizer."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ggt_lab.data.atomic_files import write_atomically
+from ggt_lab.optimizers.specs import optimizer_factory
+from ggt_lab.problems import problem_class
+from ggt_lab.runs.race import Run
+from ggt_lab.runs.results import Results
+from ggt_lab.runs.short_run import train
+from ggt_lab.runs.standings import standings
+from ggt_lab.runs.training_loop import seed_everything
+from torch_ggt import GGT
+from torch_ggt.spectrum import SpectrumRecorder
+
+__all__ = ["record_spectrum", "tuned_runs", "write_spectrum"]
+
+_RECORDS = 200
+_DIAGNOSES = 20
+
+
+def record_spectrum(run: Run, *, every: int | None = None, window: int | None = None) -> dict[str, Any]:
+    """Train ``run`` as a race would, and record the spectrum of its window.
+
+    Args:
+        run: the problem, optimizer, learning rate and seed.
+        every: the number of steps from one record to the next; None gives about 200 records.
+        window: the rows of the window that the recorder keeps beside an optimizer. A GGT has a window of its own.
+
+    Returns:
+        What `SpectrumRecorder.to_json` gives, and the run.
+    """
+    cls = problem_class(run.problem)
+    seed_everything(run.seed)
+    problem = cls(run.seed, torch.device(run.device))
+    steps = problem.steps if run.steps is None else run.steps
+    every = every or max(1, steps // _RECORDS)
+    factory = optimizer_factory(run.optimizer)
+    recorders: list[SpectrumRecorder] = []
+
+    def make(parameters: Iterable[torch.nn.Parameter], lr: float) -> torch.optim.Optimizer:
+        optimizer = factory(parameters, lr)
+        diagnose_every = max(1, steps // every // _DIAGNOSES)
+        own = None if isinstance(optimizer, GGT) else window
+        recorders.append(SpectrumRecorder(optimizer, every=every, window=own, diagnose_every=diagnose_every))
+        return optimizer
+
+    seed_everything(run.seed)
+    outcome = train(problem, make, run.lr, steps=run.steps, evaluations=1)
+    (recorder,) = recorders
+    recorder.close()
+    label = f"{run.optimizer} on {run.problem}, lr {run.lr:g}, seed {run.seed}"
+    spectrum = {**recorder.to_json(label), "status": outcome.status, "run": json.loads(run.key)}
+    if outcome.status != "done":
+        spectrum["label"] += " (diverged)"
+    return spectrum
+
+
+def tuned_runs(folder: Path) -> list[Run]:
+    """The first seed of each optimizer at its best learning rate, from the folder of a race.
+
+    Raises:
+        ValueError: the folder holds no race.
+    """
+    records = [record for record in Results(folder / "results.jsonl") if "curve" in record]
+    if not records:
+        raise ValueError(f"{folder} holds no results of a race; make some: ggt race PROBLEM --out {folder}")
+    runs = []
+    for problem in dict.fromkeys(record["problem"] for record in records):
+        mine = [record for record in records if record["problem"] == problem]
+        for standing in standings(mine):
+            best = [r for r in mine if (r["optimizer"], r["lr"]) == (standing.optimizer, standing.lr)]
+            first = min(best, key=lambda record: int(record["seed"]))
+            runs.append(Run(*(first[name] for name in ("problem", "optimizer", "lr", "seed", "steps", "device"))))
+    return runs
+
+
+def write_spectrum(spectrum: dict[str, Any], folder: Path, name: str) -> Path:
+    """Write ``folder/spectrum-NAME.json``, which the report reads."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return write_atomically(folder / f"spectrum-{name}.json", json.dumps(spectrum, allow_nan=False) + "\n")
