@@ -59,6 +59,14 @@ def compare(old, new):
     return errors or parameter_differences(old, new) + state_differences(old, new)
 
 
+def shortened(lines, everything):
+    """The first difference and the number of the others, on one line, or each on a line of its own."""
+    if everything:
+        return "".join(f"\n    {line}" for line in lines)
+    others = f"; and {len(lines) - 1} more differences" if len(lines) > 1 else ""
+    return f": {lines[0]}{others}" if lines else ""
+
+
 def main(arguments):
     with tempfile.TemporaryDirectory() as folder:
         old = outcomes(arguments.old, folder, "old", arguments.steps)
@@ -67,6 +75,6 @@ def main(arguments):
     for name, outcome in old.items():
         lines = compare(outcome, new[name])
         different += bool(lines)
-        print(f"{'DIFFERENT' if lines else 'same bits'}  {name}" + "".join(f"\n    {line}" for line in lines))
+        print(f"{'DIFFERENT' if lines else 'same bits'}  {name}{shortened(lines, arguments.all)}")
     print(f"{len(old) - different} of {len(old)} sets of options make the same bits in {arguments.steps} steps")
     return 1 if different else 0
