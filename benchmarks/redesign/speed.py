@@ -117,7 +117,8 @@ def print_row(row):
     adam = f"   Adam {row['adam_ms']:.3f} ms" if "adam_ms" in row else ""
     print(
         f"{row['case']:46} old {row['old_ms']:8.3f} ms   new {row['new_ms']:8.3f} ms   new/old {row['ratio']:.3f}   "
-        f"quartiles {row['ratio_low']:.3f} to {row['ratio_high']:.3f}   pairs {pairs[0]:.3f} to {pairs[-1]:.3f}{adam}"
+        f"quartiles {row['ratio_low']:.3f} to {row['ratio_high']:.3f}   pairs {pairs[0]:.3f} to {pairs[-1]:.3f}{adam}",
+        flush=True,
     )
 
 
@@ -142,11 +143,11 @@ def main(arguments):
     pairs = []
     for number in range(arguments.pairs):
         pairs.append(measure_pair(arguments, names, new_first=number % 2 == 1))
-        print(f"pair {number + 1} of {arguments.pairs} is measured", file=sys.stderr, flush=True)
-    rows = [summary(name, [pair[name] for pair in pairs]) for name in names]
-    for row in rows:
-        print_row(row)
-    if arguments.out:
-        report = {"environment": run_environment(arguments), "cases": rows}
-        Path(arguments.out).write_text(json.dumps(report, indent=1) + "\n")
+        rows = [summary(name, [pair[name] for pair in pairs]) for name in names]
+        print(f"\nafter {number + 1} of {arguments.pairs} pairs:")
+        for row in rows:
+            print_row(row)
+        if arguments.out:  # after every pair, so that a run that is stopped leaves its figures
+            report = {"environment": run_environment(arguments), "cases": rows}
+            Path(arguments.out).write_text(json.dumps(report, indent=1) + "\n")
     return 0
