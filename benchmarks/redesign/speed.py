@@ -97,6 +97,7 @@ def measure_pair(arguments, names, *, new_first):
             workers.append(Worker(arguments.old, "adam", "Adam", variables))
         threads = arguments.host_threads if name == HOST else arguments.threads
         found[name] = measure(workers, name, threads, arguments.blocks)
+        print(f"measured: {name}", file=sys.stderr, flush=True)
     for worker in workers:
         worker.close()
     return found
