@@ -15,6 +15,7 @@ thousands of page faults in a step. Here it keeps all, unless ``--default-malloc
 import itertools
 import json
 import math
+import os
 import platform
 import statistics
 import subprocess
@@ -131,6 +132,7 @@ def run_environment(arguments):
         "new": {"tree": arguments.new, "commit": trees.commit(arguments.new)},
         "threads": {"all cases but the host time": arguments.threads, "host time": arguments.host_threads},
         "malloc": "default" if arguments.default_malloc else KEEP_MEMORY,
+        "load at the end": os.getloadavg()[0],
         "torch": torch.__version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -141,6 +143,10 @@ def main(arguments):
     names = [name for name in CASES if arguments.only in name]
     if not names:
         sys.exit(f"no case contains {arguments.only!r}; the cases are: {'; '.join(CASES)}")
+    if os.getloadavg()[0] > 1:
+        print(
+            f"warning: others use this machine (load {os.getloadavg()[0]:.1f}); times of two threads mean nothing then"
+        )
     pairs = []
     for number in range(arguments.pairs):
         pairs.append(measure_pair(arguments, names, new_first=number % 2 == 1))
