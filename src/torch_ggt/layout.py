@@ -6,7 +6,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["Layout", "as_real"]
+__all__ = ["ALIGNMENT", "Layout", "as_real"]
+
+ALIGNMENT = 64
+"""Rows, and the columns of each parameter, start at multiples of this many elements, and zeros fill the gaps: 16-byte
+loads of bfloat16, in whole sectors of memory. The kernels are right for any other start, too, but slower."""
 
 
 def as_real(tensor: Tensor) -> Tensor:

@@ -16,7 +16,8 @@ from torch import nn
 
 from ggt_lab.bench.optimizer_step import NotInstalledError, make_optimizer
 from ggt_lab.bench.timing import interleaved, summarize
-from torch_ggt import GGT, products
+from torch_ggt import GGT
+from torch_ggt.backends.plain import gram_row
 
 __all__ = ["cpu", "memory", "memory_here"]
 
@@ -102,7 +103,7 @@ def memory(*, d: int, r: int) -> dict[str, Any]:
 def memory_here(d: int, r: int) -> float:
     """`memory`, measured in this process."""
     with torch.no_grad():  # the first use makes compilers and workspaces, which stay
-        products.gram_row(torch.zeros(r, d), torch.zeros(d))
+        gram_row(torch.zeros(r, d), torch.zeros(d))
     _Stepper(1000, r)
     parameter = nn.Parameter(torch.ones(d))
     parameter.grad = torch.ones(d)

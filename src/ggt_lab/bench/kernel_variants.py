@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from ggt_lab.bench.timing import attempt, captured, measure
-from torch_ggt import inverse_root, products
+from torch_ggt import solver as solvers
+from torch_ggt.backends import plain
+from torch_ggt.layout import ALIGNMENT
 
 __all__ = ["kernels", "relative_error", "root"]
 
-_ALIGNMENT = 64
 _LARGEST_CHECKED = 2**30  # elements of W that plain torch is still tried on
 _EPS, _JITTER = 1e-8, 1e-6
 
@@ -30,11 +31,12 @@ def kernels(device: torch.device, bandwidth: float, *, d: int, r: int, dtype: st
         r: the number of rows.
         dtype: the number type of the rows.
     """
-    from torch_ggt.kernels import gpu  # noqa: PLC0415 - needs Triton
-    from torch_ggt.kernels.spans import Spans  # noqa: PLC0415
+    from torch_ggt.backends.triton import passes as gpu  # noqa: PLC0415 - needs Triton
+    from torch_ggt.backends.triton import tensors  # noqa: PLC0415
+    from torch_ggt.backends.triton.spans import Spans  # noqa: PLC0415
 
     kind: torch.dtype = getattr(torch, dtype)
-    d = -(-d // _ALIGNMENT) * _ALIGNMENT
+    d = -(-d // ALIGNMENT) * ALIGNMENT
     rows = torch.empty(r, d, dtype=kind, device=device)
     for row in rows:
         row.normal_()
@@ -52,8 +54,8 @@ def kernels(device: torch.device, bandwidth: float, *, d: int, r: int, dtype: st
     passes["WT c"]["cuBLAS, no float64"] = ms(lambda: torch.mv(rows.t(), c[0].to(kind)))
     checked = r * d < _LARGEST_CHECKED
     if checked:
-        passes["W v"]["plain torch"] = ms(lambda: products._gram_row_by_blocks(rows, v.to(kind)))
-        passes["WT c"]["plain torch"] = ms(lambda: products._expand_by_blocks(rows, c[0], out))
+        passes["W v"]["plain torch"] = ms(lambda: plain.gram_row_by_blocks(rows, v.to(kind)))
+        passes["WT c"]["plain torch"] = ms(lambda: plain.expand_by_blocks(rows, c[0], out))
     passes["W v"]["default"] = ms(lambda: gpu.gram_row(rows, v, spans))
     shapes = ((4, 1024, 4), (4, 2048, 8), (8, 1024, 4), (8, 512, 4))
     for (block_rows, block_columns, warps), stages, vector in itertools.product(
@@ -66,23 +68,23 @@ def kernels(device: torch.device, bandwidth: float, *, d: int, r: int, dtype: st
     for block, warps in blocks:
         expand: dict[str, Any] = {"block": block, "warps": warps}
         passes["WT c"][json.dumps(expand)] = ms(partial(gpu.expand, rows, c, spans, out, **expand))
-    addresses = gpu.Addresses([d], rows.device)
+    addresses = tensors.Addresses([d], rows.device)
     target = torch.zeros(d, device=device)
     taken = torch.ones((), dtype=torch.bool, device=device)
     table = addresses.of([target])
     assert table is not None
-    update: dict[str, Any] = {"separate": False, "lr": 1e-3, "weight_decay": 0.1, "taken": taken}
+    update: dict[str, Any] = {"matrix_of": None, "lr": 1e-3, "weight_decay": 0.1, "taken": taken}
     for block, warps in blocks:
         options: dict[str, Any] = {"block": block, "warps": warps}
         passes["WT c and update"][json.dumps(options)] = ms(
-            partial(gpu.update, rows, c, table, addresses, torch.float32, spans, (0, 1), **update, **options)
+            partial(tensors.update, rows, c, table, addresses, torch.float32, spans, (0, 1), **update, **options)
         )
     if checked:
-        exact = products._gram_row_by_blocks(rows, v.to(kind))
+        exact = plain.gram_row_by_blocks(rows, v.to(kind))
         found = gpu.gram_row(rows, v, spans)[0]
         result["errors"]["W v"] = ((found - exact).abs().max() / exact[-1]).item()
         want = torch.empty(d, dtype=torch.float32, device=device)
-        products._expand_by_blocks(rows, c[0], want)
+        plain.expand_by_blocks(rows, c[0], want)
         gpu.expand(rows, c, spans, out.fill_(math.nan))
         result["errors"]["WT c"] = ((out - want).norm() / want.norm()).item()
     for name, times in passes.items():
@@ -109,7 +111,7 @@ def root(device: torch.device, bandwidth: float, *, r: int, batch: int) -> dict[
     a[:, r // 3] = 1
 
     def by_torch(solver: str, tolerance: float = 1e-8) -> Tensor:
-        return inverse_root.coefficients(M, a, eps=_EPS, jitter=_JITTER, solver=solver, tolerance=tolerance)
+        return solvers.coefficients(M, a, eps=_EPS, jitter=_JITTER, solver=solver, tolerance=tolerance)
 
     u = (G @ by_torch("eigh")[..., None]).squeeze(-1)
     result: dict[str, Any] = {"r": r, "batch": batch}
@@ -129,9 +131,9 @@ def root(device: torch.device, bandwidth: float, *, r: int, batch: int) -> dict[
         name = f"kernel {json.dumps(variant)}" if variant else "kernel"
 
         def solve(variant: dict[str, int] = variant) -> Tensor:
-            from torch_ggt.kernels import gpu  # noqa: PLC0415 - needs Triton
+            from torch_ggt.backends.triton.root import coefficients  # noqa: PLC0415 - needs Triton
 
-            found: Tensor = gpu.coefficients(M, decay, a, eps=_EPS, jitter=_JITTER, tolerance=1e-8, **variant)
+            found: Tensor = coefficients(M, decay, a, eps=_EPS, jitter=_JITTER, tolerance=1e-8, **variant)
             return found
 
         result[name] = attempt(_ms, solve, device)

@@ -16,6 +16,7 @@ import numpy as np
 
 from ggt_lab.planning.calibration import Calibration
 from ggt_lab.planning.step_plan import Plan, make_plan
+from torch_ggt.layout import ALIGNMENT
 
 __all__ = [
     "GPUS",
@@ -35,7 +36,6 @@ Shape = tuple[int, ...]
 Times = np.ndarray[tuple[int, int], np.dtype[np.float64]]
 
 GPUS = (64, 128, 256, 512, 1024)
-_ALIGNMENT = 64  # the library rounds the columns of each tensor up to a multiple of this
 
 
 def _transformer(width: int, layers: int, inner: int, key_width: int, vocabulary: int = 32_000) -> list[Shape]:
@@ -142,7 +142,7 @@ def columns_of_a_rank(shapes: Sequence[Shape], shards: int) -> int:
         1664
     """
     parts = (-(-shape[0] // shards) * math.prod(shape[1:]) for shape in shapes)
-    return sum(-(-part // _ALIGNMENT) * _ALIGNMENT for part in parts)
+    return sum(-(-part // ALIGNMENT) * ALIGNMENT for part in parts)
 
 
 def all_reduce_s(count: int, gpus: int, network: Network) -> float:

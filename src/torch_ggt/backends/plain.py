@@ -81,7 +81,7 @@ def expand(
     elif rows.dtype == torch.float64:
         torch.mv(rows.t(), coefficients, out=out)
     elif rows.dtype != torch.float32 or rows.device.type != "cpu" or float(coefficients.abs().amax()) > _LARGEST:
-        _expand_by_blocks(rows, coefficients, out)
+        expand_by_blocks(rows, coefficients, out)
     else:
         # One plain product with rounded coefficients. Rows that are nearly collinear come with large coefficients of
         # opposite sign, whose rounding does not cancel; K tells how much that matters, before it happens.
@@ -94,7 +94,7 @@ def expand(
     return out
 
 
-def _expand_by_blocks(rows: Tensor, coefficients: Tensor, out: Tensor) -> None:
+def expand_by_blocks(rows: Tensor, coefficients: Tensor, out: Tensor) -> None:
     scratch = Scratch()
     scratch.fit(rows)
     for left in range(0, rows.shape[1], scratch.width):

@@ -15,7 +15,7 @@ from torch_ggt.backends.plain import TorchBackend
 from torch_ggt.distributed.columns import Columns
 from torch_ggt.distributed.pieces import Piece, whole
 from torch_ggt.finish import FINISHES
-from torch_ggt.layout import Layout
+from torch_ggt.layout import ALIGNMENT, Layout
 from torch_ggt.memory import allocate_window
 from torch_ggt.options import row_dtype
 from torch_ggt.parameters import Member, common_device
@@ -23,11 +23,7 @@ from torch_ggt.rules import RULES
 from torch_ggt.sinks import Gradients, Parameters
 from torch_ggt.window import Window
 
-__all__ = ["ALIGNMENT", "MATRIX_KEYS", "Block", "matrix_key"]
-
-# Rows, and the columns of each parameter, start at multiples of this many elements, and zeros fill the gaps: the
-# kernels of a GPU load 16 bytes at a time.
-ALIGNMENT = 64
+__all__ = ["MATRIX_KEYS", "Block", "matrix_key"]
 
 MATRIX_KEYS = ("gram", "decay", "momentum", "position", "count")
 """What a window keeps for each matrix; ``skipped`` is kept beside them."""

@@ -10,11 +10,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["ALIGNMENT", "Spans"]
+from torch_ggt.layout import ALIGNMENT
 
-# Rows, and the columns of each matrix, start at multiples of this many elements, and zeros fill the gaps: 16-byte loads
-# of bfloat16, in whole sectors of memory. The kernels are right for any other start, too, but slower.
-ALIGNMENT = 64
+__all__ = ["Spans"]
 
 # Programs that one pass is cut into: a few waves on the largest GPU there is. A constant, not the number of processors:
 # the order of the sums, and so their last bit, must not depend on the card.
