@@ -19,9 +19,9 @@ class GGT(FullMatrixOptimizer):
 
     .. math:: x_{t+1} = x_t - \eta\,s\,[(G_t G_t^\top + \delta I)^{1/2} + \varepsilon I]^{-1} v_t,
 
-    where the columns of G are the last r momentum vectors (or gradients), each times β₂ for every step of age. The step
-    is exact and costs two passes over the window. Its length, before lr and the factor s of ``adjust_lr_fn``, is at most
-    one, whatever the scale of the loss (with history="gradient": at most the length of its momentum weights).
+    where the columns of G are the last r momentum vectors (or gradients), each times β₂ for every step of age. The
+    step is exact and costs two passes over the window. Its length, before lr and the factor s of ``adjust_lr_fn``, is
+    at most one, whatever the scale of the loss (with history="gradient": at most the length of its momentum weights).
 
     Every option that a YAML file can hold may be a string or a number.
 

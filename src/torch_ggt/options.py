@@ -67,7 +67,7 @@ def number(name: str, value: Any) -> Any:  # noqa: ANN401 - anything a user pass
 
 
 def rate(name: str, value: Any) -> Any:  # noqa: ANN401 - anything a user passes
-    """A learning rate: as `number`, or a tensor of one element. A tensor on a GPU is not read: that would wait for it."""
+    """A learning rate: as `number`, or a tensor of one element. On a GPU its value is not read."""
     value = _parsed(value)
     if isinstance(value, Tensor):
         if value.numel() != 1 or value.is_complex():
@@ -101,7 +101,7 @@ def rows(name: str, value: Any) -> int:  # noqa: ANN401 - anything a user passes
 
 def dtype(name: str, value: Any) -> torch.dtype | None:  # noqa: ANN401 - anything a user passes
     """A dtype of rows, its name, or None."""
-    found = getattr(torch, value.removeprefix("torch."), value) if isinstance(value, str) else value
+    found: Any = getattr(torch, value.removeprefix("torch."), value) if isinstance(value, str) else value
     if not any(found is allowed for allowed in _DTYPES):
         raise ValueError(f"GGT: {name} must be one of {', '.join(map(repr, _DTYPES))}, got {name}={value!r}")
     return found  # type: ignore[no-any-return]
@@ -209,7 +209,7 @@ def _check_alike(groups: list[Group], members: Sequence[tuple[Group, Any]], name
 
 
 def same(name: str, one: Any, other: Any, parameters: Iterable[Tensor]) -> bool:  # noqa: ANN401 - options
-    """Whether two values of an option mean one thing for these parameters: None stands for a dtype, a list for a pair."""
+    """Whether two values of an option mean one thing for these parameters: None stands for a dtype."""
     if name == "window_dtype":
         parameters = list(parameters)
         return row_dtype(one, parameters) == row_dtype(other, parameters)

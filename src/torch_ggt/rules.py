@@ -21,20 +21,13 @@ from torch import Tensor
 __all__ = ["RULES", "Gradient", "Momentum", "Rule"]
 
 
-class Backend(Protocol):
-    """What a rule asks of a backend."""
-
-    def gather(self, block: Any, *, buffer: str | None = None, beta: float = 0.0, ahead: bool = False) -> None:  # noqa: ANN401
-        """row ← g, or with ``buffer`` b: row ← g + β b, which becomes b; with ``ahead``: row ← g + β (g + β b)."""
-        ...
-
-
 class Block(Protocol):
     """What a rule sees of the matrices that make a step together."""
 
     options: dict[str, Any]
     window: Any
-    backend: Backend
+    backend: Any
+    """``backend.gather(block)`` sets row ← g. With ``buffer`` b: row ← g + β b, and so does b if the step is taken."""
 
 
 class Rule:
@@ -65,7 +58,7 @@ class Rule:
         return newest
 
     follow: Any = None
-    """function(block, step, taken) → step: what the rule makes of the flat step u before it is finished; None: nothing."""
+    """function(block, step, taken) → step: what the rule makes of the flat step u, before it is finished; or None."""
 
 
 class Momentum(Rule):

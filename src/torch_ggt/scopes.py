@@ -2,7 +2,7 @@
 
 A scope is a function: it takes the param groups and returns lists of parameters, one list for each full matrix. Every
 parameter must be in exactly one list. To add a scope, write such a function and give it a name in `SCOPES`;
-``GGT(..., scope=name)`` then uses it. All matrices of one param group share one flat window and are solved in one batch.
+``GGT(..., scope=name)`` then uses it. The matrices of one param group share one flat window, solved in one batch.
 
 >>> p, q = torch.nn.Parameter(torch.zeros(2)), torch.nn.Parameter(torch.zeros(3))
 >>> [len(matrix) for matrix in per_parameter([{"params": [p, q]}])]

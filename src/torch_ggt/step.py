@@ -154,7 +154,7 @@ class FullMatrixOptimizer(Optimizer):
             closure: reevaluates the model and returns the loss; called once.
         """
         if torch.compiler.is_compiling():  # a compiled program breaks its graph here
-            return torch.compiler.disable(self._step)(closure)  # type: ignore[no-any-return]
+            return torch.compiler.disable(self._step)(closure)  # type: ignore[no-any-return, no-untyped-call]
         return self._step(closure)
 
     def _step(self, closure: Callable[[], float] | None) -> float | None:
@@ -200,7 +200,7 @@ class FullMatrixOptimizer(Optimizer):
     def _refused(self, blocks: list[Block], taken: Tensor) -> bool:
         """Count, warn of, or raise for a step that is not taken; whether the host knows that it is not."""
         options, host_sees = blocks[0].options, blocks[0].backend.sees_numbers
-        raises = options["nonfinite"] == "raise" and not options["capturable"]
+        raises = options["nonfinite"] == "raise" and not any(group["capturable"] for group in self.param_groups)
         if host_sees or raises:
             if bool(taken):
                 return False
@@ -277,8 +277,8 @@ class FullMatrixOptimizer(Optimizer):
         """Load what `state_dict` returned; windows, Gram matrices and counters keep their dtypes.
 
         Options come from the saved param groups, as in every torch optimizer. ``window``, ``window_dtype``,
-        ``history``, ``scope`` and ``finish`` must agree with the saved ones. A state that is refused (ValueError) leaves
-        state, options and parameters as they were.
+        ``history``, ``scope`` and ``finish`` must agree with the saved ones. A state that is refused (ValueError)
+        leaves state, options and parameters as they were.
         """
 
         def before(_: Optimizer, incoming: dict[str, Any]) -> dict[str, Any]:

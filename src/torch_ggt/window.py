@@ -11,6 +11,7 @@ dimension, one entry for each matrix, and one call serves them all.
 import copy
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -39,7 +40,8 @@ class GramRow(NamedTuple):
         return self.sums[..., -1]
 
 
-class Part(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Part:
     """What a window holds of one matrix: views."""
 
     rows: Tensor
@@ -113,10 +115,10 @@ class Window:
         """Set ``parts``: for each matrix its index into the small state (None: there is one), and views of its own."""
         self.parts: list[tuple[int | None, Part]] = []
         if self.borders is None:
-            self.parts.append((None, Part(*(getattr(self, name) for name in Part._fields))))
+            self.parts.append((None, Part(*(getattr(self, name) for name in Part.__slots__))))
             return
         for index, columns in enumerate(column_slices(self.borders)):
-            small = [getattr(self, name)[index] for name in Part._fields[1:]]
+            small = [getattr(self, name)[index] for name in Part.__slots__[1:]]
             self.parts.append((index, Part(self.rows[:, columns], *small)))
 
     def weigh(self, runs: Sequence[tuple[int, float]]) -> None:
@@ -215,8 +217,8 @@ class Window:
         for index, columns in enumerate(column_slices(self.borders)):
             part = copy.copy(self)
             part.borders, part.runs, part.weights, part.scratch = None, None, None, Scratch()
-            for name, view in self.parts[index][1]._asdict().items():
-                setattr(part, name, view)
+            for name in Part.__slots__:
+                setattr(part, name, getattr(self.parts[index][1], name))
             part._find_parts()
             if self.weights is not None:
                 part.weigh([(run.stop - run.start, weight) for run, weight in self.weighed_runs(columns)])

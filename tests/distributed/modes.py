@@ -132,4 +132,5 @@ def same_everywhere(tensors):
 
 def small_state(optimizer):
     """What is r × r or smaller, of all matrices."""
-    return [v.double() for entry in optimizer.state.values() for v in entry.values() if not isinstance(v, DTensor)]
+    parts = ("window", "momentum_buffer")
+    return [v.double() for entry in optimizer.state.values() for key, v in entry.items() if key not in parts]

@@ -14,8 +14,8 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_ggt import GGT, SpectrumRecorder
-from torch_ggt.kernels.spans import ALIGNMENT
-from torch_ggt.pieces import best_cut, slice_of
+from torch_ggt.distributed.pieces import best_cut, slice_of
+from torch_ggt.layout import ALIGNMENT
 from torch_ggt.spectrum.comparison import compare_steps
 
 
@@ -135,8 +135,8 @@ def test_little_travels_and_each_rank_keeps_its_share(ranks, mode):
             for sent in others:
                 (reduced, *gathered) = sent
                 assert "allreduce" in reduced[0]
-                # a Gram row and its square for each matrix, and how many ranks cannot take the step
-                assert reduced[1] == 8 * (matrices * (ROWS + 1) + 2)
+                # a Gram row and its square for each matrix, and how many ranks have another set of gradients
+                assert reduced[1] == 8 * (matrices * (ROWS + 1) + 1)
                 if mode != "ddp":
                     assert not gathered
                     continue
@@ -170,7 +170,8 @@ def spectra(modes):
         model, optimizer = make(mode)
         with SpectrumRecorder(optimizer) as recorder:
             train(mode, model, optimizer, 0, 9)
-            compared = compare_steps(optimizer.attached_blocks()[0].window)
+            (block,) = optimizer.attached_blocks()
+            compared = compare_steps(block.window, columns=block.columns)
             diagnosis = recorder.diagnose()
         found[mode] = optimizer.spectrum()[0], [compared.diagonal, compared.sgd], diagnosis.summary
     return found

@@ -11,8 +11,8 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-import torch_ggt.sharding
 from torch_ggt import GGT
+from torch_ggt.distributed import gathering
 
 STEPS, MANY = 100, 500
 BOUND = {torch.float64: 1e-9, torch.float32: 1e-4}
@@ -146,14 +146,14 @@ def test_odd_parameters(ranks, groups):
 
 def train_in_small_buckets():
     """Several all-gathers on their way at once: how many, and the parameters."""
-    original = torch_ggt.sharding._BUCKET
-    torch_ggt.sharding._BUCKET = 50
+    original = gathering._BUCKET
+    gathering._BUCKET = 50
     try:
         model, optimizer = make("ddp-scalar")
         train("ddp-scalar", model, optimizer, 0, 20)
     finally:
-        torch_ggt.sharding._BUCKET = original
-    return len(optimizer._sharding._buckets[1]), whole_parameters(model)
+        gathering._BUCKET = original
+    return len(optimizer._live.columns._gathering._buckets), whole_parameters(model)
 
 
 def test_many_buckets_are_one():

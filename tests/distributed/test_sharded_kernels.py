@@ -7,8 +7,8 @@ import torch
 from modes import distance, make, train, whole_parameters
 from ranks import on_ranks
 
-from torch_ggt import block, products, window
-from torch_ggt import optimizer as optimizer_module
+from torch_ggt import backends
+from torch_ggt import step as step_module
 
 STEPS = 3
 OPTIONS = {"window": 3, "solver": "cholesky", "jitter": 0.1, "lr": 0.1}
@@ -16,21 +16,20 @@ OPTIONS = {"window": 3, "solver": "cholesky", "jitter": 0.1, "lr": 0.1}
 
 def by_kernels_and_by_torch(modes):
     """{mode: (parameters by kernels, by torch, whether gathering and updating were kernels, too)}."""
-    from torch_ggt.kernels import gpu
+    from torch_ggt.backends.triton import TritonBackend
 
-    optimizer_module._DEFAULT_TOLERANCE = 1e-2  # fewer nodes, the same in both
+    step_module._DEFAULT_TOLERANCE = 1e-2  # fewer nodes, the same in both
     found = {}
     for mode in modes:
         ends = []
-        for kernels in (gpu, None):
-            for module in (block, products, window):
-                module.gpu_kernels = lambda _, kernels=kernels: kernels
+        for backend in (TritonBackend(), backends.HostBackend()):
+            backends.choose = lambda _, backend=backend: backend
             model, optimizer = make(mode, torch.float32, **OPTIONS)
             train(mode, model, optimizer, 0, STEPS)
             ends.append(whole_parameters(model))
-            if kernels is gpu:
-                (matrix,) = optimizer._matrices
-                used = all(part._gradients._known and part._values._known for part in matrix)
+            if isinstance(backend, TritonBackend):
+                (block,) = optimizer.attached_blocks()
+                used = block.addresses.keys() == {"gradients", "values"}
         found[mode] = (*ends, used)
     return found
 

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-
 from ggt_lab.longrun import LongRun, advance
+
 from ggt_lab.problems import problem_class
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

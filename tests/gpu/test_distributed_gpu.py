@@ -17,9 +17,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch_ggt.kernels import gpu_kernels
 
 from torch_ggt import GGT
-from torch_ggt.kernels import gpu_kernels
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "distributed"))
 

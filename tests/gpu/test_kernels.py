@@ -16,11 +16,12 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:GGT skipped a step"),
 ]
 INTERPRETED = DEVICE != "cuda"  # then a conversion to bfloat16 truncates, where a GPU rounds to the nearest
-gpu = pytest.importorskip("torch_ggt.kernels.gpu")
+triton_backend = pytest.importorskip("torch_ggt.backends.triton")
 
-from torch_ggt import GGT, Window, block, inverse_root, products, window  # noqa: E402
-from torch_ggt import optimizer as optimizer_module  # noqa: E402
-from torch_ggt.kernels.spans import Spans  # noqa: E402
+from torch_ggt import GGT, Window, backends, solver  # noqa: E402
+from torch_ggt import step as step_module  # noqa: E402
+from torch_ggt.backends.triton import passes, root  # noqa: E402
+from torch_ggt.backends.triton.spans import Spans  # noqa: E402
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
 SHAPES = pytest.mark.parametrize(
@@ -62,7 +63,7 @@ def slices(borders):
 def test_gram_row(dtype, size, borders, stride, scale, variant):
     rows = make_rows(size, borders, stride, dtype, scale)
     row = (scale * torch.randn(borders[-1], dtype=torch.float64)).to(DEVICE, dtype)
-    found = gpu.gram_row(rows, row, Spans(borders, size, DEVICE), **variant)
+    found = passes.gram_row(rows, row, Spans(borders, size, DEVICE), **variant)
     assert found.shape == (len(borders) - 1, size + 1)
     for sums, part in zip(found, slices(borders), strict=True):
         wide, v = rows[:, part].double(), row[part].double()
@@ -88,7 +89,7 @@ def test_every_number_is_widened_exactly(dtype):
         one = torch.zeros(len(values), dtype=dtype, device=DEVICE)
         one[column] = 1
         spans = Spans([column, column + 1], 1, DEVICE)
-        assert gpu.gram_row(rows, one, spans)[0, 0] == values[column].double()
+        assert passes.gram_row(rows, one, spans)[0, 0] == values[column].double()
 
 
 @DTYPES
@@ -97,7 +98,7 @@ def test_the_square_is_finite_exactly_if_the_row_is(dtype):
     for bad in (torch.nan, torch.inf, -torch.inf):
         row = torch.randn(500).to(DEVICE, dtype)
         row[300] = bad
-        assert gpu.gram_row(rows, row, spans)[:, -1].isfinite().tolist() == [True, False]
+        assert passes.gram_row(rows, row, spans)[:, -1].isfinite().tolist() == [True, False]
 
 
 @DTYPES
@@ -107,7 +108,7 @@ def test_expand(dtype, size, borders, stride, scale):
     rows = make_rows(size, borders, stride, dtype, scale)
     c = torch.randn(len(borders) - 1, size, dtype=torch.float64, device=DEVICE) / scale
     out = torch.full((borders[-1] + 3,), torch.nan, dtype=torch.promote_types(dtype, torch.float32), device=DEVICE)
-    gpu.expand(rows, c, Spans(borders, size, DEVICE), out)
+    passes.expand(rows, c, Spans(borders, size, DEVICE), out)
     assert out[borders[-1] :].isnan().all()  # beyond the last column nothing is written
     for mine, part in zip(c, slices(borders), strict=True):
         wide = rows[:, part].double()
@@ -121,7 +122,7 @@ def test_expand_of_nearly_collinear_rows_keeps_its_digits():
     rows = (base + 1e-4 * torch.randn(2, 5000)).to(DEVICE)
     c = torch.tensor([[1e4 + 1 / 3, -1e4 + 1 / 7]], dtype=torch.float64, device=DEVICE)
     out = torch.empty(5000, device=DEVICE)
-    gpu.expand(rows, c, Spans([0, 5000], 2, DEVICE), out)
+    passes.expand(rows, c, Spans([0, 5000], 2, DEVICE), out)
     exact = rows.double().T @ c[0]
     assert (out.double() - exact).mean().abs() <= 1e-5 * exact.norm() / 5000**0.5
     plain = rows.T @ c[0].float()
@@ -130,7 +131,7 @@ def test_expand_of_nearly_collinear_rows_keeps_its_digits():
 
 def test_expand_of_zeros_is_zero():
     rows, out = make_rows(5, [0, 100], 100, torch.float32), torch.full((100,), torch.nan, device=DEVICE)
-    gpu.expand(rows, torch.zeros(1, 5, dtype=torch.float64, device=DEVICE), Spans([0, 100], 5, DEVICE), out)
+    passes.expand(rows, torch.zeros(1, 5, dtype=torch.float64, device=DEVICE), Spans([0, 100], 5, DEVICE), out)
     assert not out.any()
 
 
@@ -141,9 +142,9 @@ def test_more_elements_than_32_bits_count():
     rows[-1, -64:] = 2
     row = torch.ones(columns, dtype=torch.bfloat16, device=DEVICE)
     spans = Spans([0, columns], size, DEVICE)
-    assert gpu.gram_row(rows, row, spans)[0].tolist() == [0.0] * 17 + [128.0, float(columns)]
+    assert passes.gram_row(rows, row, spans)[0].tolist() == [0.0] * 17 + [128.0, float(columns)]
     out = torch.empty(columns, device=DEVICE)
-    gpu.expand(rows, torch.ones(1, size, dtype=torch.float64, device=DEVICE), spans, out)
+    passes.expand(rows, torch.ones(1, size, dtype=torch.float64, device=DEVICE), spans, out)
     assert out.sum() == 128
 
 
@@ -161,9 +162,9 @@ def test_coefficients(size, batch, block, eps):
     gram, decay = G.mT @ G, 1 - 0.5 * torch.rand(batch, size, dtype=torch.float64, device=DEVICE)
     rhs = torch.randn(batch, size, dtype=torch.float64, device=DEVICE)
     options = {"eps": eps, "jitter": 1e-6, "tolerance": 1e-2}  # few nodes: the same few in both
-    found = gpu.coefficients(gram, decay, rhs, block=block, **options)
+    found = root.coefficients(gram, decay, rhs, block=block, **options)
     moment = decay[..., :, None] * gram * decay[..., None, :]
-    expected = inverse_root.coefficients(moment, rhs, solver="cholesky", **options)
+    expected = solver.coefficients(moment, rhs, solver="cholesky", **options)
     assert (found - expected).norm() <= 1e-7 * expected.norm()
     step, expected_step = (G @ (decay * c)[..., None] for c in (found, expected))
     assert (step - expected_step).norm() <= 1e-8 * expected_step.norm()
@@ -178,8 +179,8 @@ def test_coefficients_of_nothing_and_of_extremes():
     for scale in (0.0, 1e-150, 1e150):
         gram = scale**2 * torch.eye(3, dtype=torch.float64, device=DEVICE)[None]
         for eps in (0.0, 1e-8, 1.0):
-            found = gpu.coefficients(gram, decay, rhs, eps=eps, **options)
-            expected = inverse_root.coefficients(gram, rhs, eps=eps, solver="cholesky", **options)
+            found = root.coefficients(gram, decay, rhs, eps=eps, **options)
+            expected = solver.coefficients(gram, rhs, eps=eps, solver="cholesky", **options)
             torch.testing.assert_close(found, expected, rtol=1e-10, atol=0.0)
             assert found.isfinite().all()
 
@@ -194,8 +195,8 @@ def test_coefficients_against_eigh(size, eps):
         gram, decay = G.mT @ G, torch.ones(2, size, dtype=torch.float64, device=DEVICE)
         rhs = torch.zeros(2, size, dtype=torch.float64, device=DEVICE)
         rhs[:, size // 3] = 1
-        found = gpu.coefficients(gram, decay, rhs, eps=eps, jitter=1e-6, tolerance=1e-8)
-        exact = inverse_root.coefficients(gram.cpu(), rhs.cpu(), eps=eps, jitter=1e-6, solver="eigh").to(DEVICE)
+        found = root.coefficients(gram, decay, rhs, eps=eps, jitter=1e-6, tolerance=1e-8)
+        exact = solver.coefficients(gram.cpu(), rhs.cpu(), eps=eps, jitter=1e-6, solver="eigh").to(DEVICE)
         step, expected = (G @ c[..., None] for c in (found, exact))
         assert (step - expected).norm() <= 1e-6 * expected.norm()
 
@@ -204,15 +205,19 @@ def test_coefficients_against_eigh(size, eps):
 
 
 def use_kernels(monkeypatch, yes):
-    for module in (block, window, products):
-        monkeypatch.setattr(module, "gpu_kernels", lambda _: gpu if yes else None)
+    backend = triton_backend.TritonBackend() if yes else backends.TorchBackend()
+    monkeypatch.setattr(backends, "choose", lambda _: backend)
 
 
 @DTYPES
 @pytest.mark.parametrize("borders", [None, [0, 64, 64, 100, 192]])
-def test_push(monkeypatch, dtype, borders):
+def test_push(dtype, borders):
     """The kernels leave the same window as plain torch, bit for bit, refusals and zero rows included."""
-    plain, fused = (Window(5, 192, borders=borders, dtype=dtype, device=DEVICE) for _ in range(2))
+    plain_backend, kernels = backends.TorchBackend(), triton_backend.TritonBackend()
+    plain_one, fused = (
+        Window(5, 192, borders=borders, dtype=dtype, device=DEVICE, backend=backend)
+        for backend in (plain_backend, kernels)
+    )
     carried = [torch.zeros(192, dtype=torch.float64, device=DEVICE) for _ in range(2)]
     batch = () if borders is None else (len(borders) - 1,)
     for step in range(12):
@@ -220,18 +225,16 @@ def test_push(monkeypatch, dtype, borders):
         row = row.to(dtype).to(row.dtype) if INTERPRETED else row
         accept = torch.rand(batch, device=DEVICE) < 0.7 if step % 2 else torch.tensor(step != 6, device=DEVICE)
         options = {"betas": (0.5 + 0.01 * step, 0.99 - 0.01 * step), "accept": accept}
-        gram_row = plain.measure(row)
+        gram_row = plain_one.measure(row)
         source = row.double() + 1
         results = []
-        for yes, ring, target in ((False, plain, carried[0]), (True, fused, carried[1])):
-            use_kernels(monkeypatch, yes)
+        for ring, target in ((plain_one, carried[0]), (fused, carried[1])):
             results.append(ring.push(row, gram_row, carry=(target, source), **options))
-        use_kernels(monkeypatch, False)
         assert torch.equal(*results)
     for key in ("rows", "gram", "decay", "momentum", "position", "count"):
-        assert torch.equal(getattr(plain, key), getattr(fused, key)), key
+        assert torch.equal(getattr(plain_one, key), getattr(fused, key)), key
     assert torch.equal(*carried)
-    assert plain.count.max() == 5
+    assert plain_one.count.max() == 5
 
 
 CASES = [
@@ -247,7 +250,7 @@ CASES = [
 def test_steps(monkeypatch, options):
     """Steps by kernels against steps by plain torch: no gradient now and then, a NaN, a late parameter."""
     if INTERPRETED:  # fewer nodes, the same in both
-        monkeypatch.setattr(optimizer_module, "_DEFAULT_TOLERANCE", 1e-2)
+        monkeypatch.setattr(step_module, "_DEFAULT_TOLERANCE", 1e-2)
     runs = []
     for yes in (False, True):
         use_kernels(monkeypatch, yes)
@@ -286,14 +289,14 @@ class FakeGraph:
         self._options = [{k: v for k, v in group.items() if k not in ("lr", "params")} for group in groups]
 
     def _read_tables(self):
-        return [table._table for b in self._blocks for table in (b._gradients, b._values)]
+        return [table._table for b in self._blocks for table in b.addresses.values()]
 
     def replay(self):
         graph, groups, make_step = self._again
         assert all(now is then for now, then in zip(self._read_tables(), self._tables, strict=True))
         for b in self._blocks:
-            assert b._gradients._table.tolist() == [p.grad.data_ptr() for _, p in b.allotted]
-            assert b._values._table.tolist() == [p.data_ptr() for _, p in b.allotted]
+            assert b.addresses["gradients"]._table.tolist() == [p.grad.data_ptr() for _, p in b.allotted]
+            assert b.addresses["values"]._table.tolist() == [p.data_ptr() for _, p in b.allotted]
         for group, options in zip(groups, self._options, strict=True):
             assert {key: group[key] for key in options} == options
         with graph._rates_in(groups):
@@ -304,7 +307,7 @@ class FakeGraph:
 def test_a_step_graph_follows_rates_and_addresses_and_is_made_anew_for_all_else(monkeypatch, scope):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    monkeypatch.setattr(optimizer_module, "_DEFAULT_TOLERANCE", 1e-2)
+    monkeypatch.setattr(step_module, "_DEFAULT_TOLERANCE", 1e-2)
     monkeypatch.setattr(FakeGraph, "made", 0)
     use_kernels(monkeypatch, True)
     runs, kept = [], []

@@ -5,9 +5,9 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch_ggt.kernels import gpu_kernels
 
 from torch_ggt import GGT
-from torch_ggt.kernels import gpu_kernels
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),

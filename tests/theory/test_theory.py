@@ -4,9 +4,9 @@ import math
 
 import pytest
 import torch
+from torch_ggt.theory import Proximal, SparseNoise, adagrad, adaptive_ratio, hard_window, schedule
 
 from torch_ggt import reference
-from torch_ggt.theory import Proximal, SparseNoise, adagrad, adaptive_ratio, hard_window, schedule
 
 
 class Recorded:

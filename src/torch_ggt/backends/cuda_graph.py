@@ -183,7 +183,10 @@ def _tables(block: Any) -> tuple[Any, ...] | None:  # noqa: ANN401 - a Block, wh
     if make_table is None or block.finishes or not block.columns.alone or not alike:
         return None
     parts: list[Any] = [block.window]  # itself, not its id, which another may get when it is gone
-    for kind, tensors in (("gradients", block.gradients()), ("values", block.parameters if block.all_here else block.values())):
+    for kind, tensors in (
+        ("gradients", block.gradients()),
+        ("values", block.parameters if block.all_here else block.values()),
+    ):
         table = block.addresses.get(kind)
         if table is not None:
             table.fixed = True

@@ -17,8 +17,8 @@ from torch_ggt.backends import compiled
 
 __all__ = ["HostBackend", "Scratch", "TorchBackend", "column_slices", "expand", "gram_row"]
 
-# Elements of the float64 block. On a CPU 1 MiB stays in the second cache; rows that are longer than that get 8 MiB, a few
-# rows at a time. A GPU needs enough to fill it.
+# Elements of the float64 block. On a CPU 1 MiB stays in the second cache; rows that are longer than that get 8 MiB, a
+# few rows at a time. A GPU needs enough to fill it.
 _CPU_BLOCK = 131_072
 _CPU_LONG_ROWS = 8
 _GPU_BLOCK = 16 * 1_048_576
@@ -207,7 +207,7 @@ class TorchBackend:
             weights.copy_(torch.where(newest, 1.0, torch.where(taken[..., None], beta * weights, weights)))
         window.position.add_(taken).remainder_(window.size)
         window.count.add_(taken).clamp_(max=window.size)
-        return newest.double()
+        return newest.to(torch.float64)  # type: ignore[no-any-return]
 
     def commit(self, pairs: Sequence[tuple[Tensor, Tensor]], taken: Tensor) -> None:
         """Copy the second of each pair to the first, where ``taken``."""
@@ -227,7 +227,8 @@ class TorchBackend:
         """c = [(M + δI)^½ + εI]⁻¹ a for the window's M; "auto" is eigh on a CPU, and cholesky where eigh would wait."""
         if solver == "auto":
             solver = "eigh" if self.sees_numbers or jitter == 0 else "cholesky"
-        return solvers.solve(window.moment(), rhs, eps=eps, jitter=jitter, solver=solver, tolerance=tolerance)
+        moment: Tensor = window.moment()
+        return solvers.solve(moment, rhs, eps=eps, jitter=jitter, solver=solver, tolerance=tolerance)
 
 
 class HostBackend(TorchBackend):
@@ -273,7 +274,9 @@ class HostBackend(TorchBackend):
 def _add_buffer(block: Any, rows: list[Tensor], buffer: str, beta: float, ahead: bool) -> None:  # noqa: ANN401 - a Block
     """v = g + β b for rows g, in place, or g + β v with ``ahead``; v is what becomes of the buffer."""
     flat, views = block.buffers[buffer]
-    buffers = [flat] if block.complete else [v for v, (_, p) in zip(views, block.allotted, strict=True) if p.grad is not None]
+    buffers = (
+        [flat] if block.complete else [v for v, (_, p) in zip(views, block.allotted, strict=True) if p.grad is not None]
+    )
     rows = [block.row] if block.complete else rows  # one flat operation serves for all
     updated = rows
     if ahead:

@@ -1,3 +1,5 @@
-"""Ranks: which columns are here (`columns`), the geometry of a part (`pieces`), the one exchange when state is made or
-loaded (`agreement`), and parameters made whole after a step (`gathering`). Every collective of the library is in here.
+"""Ranks. Every collective of the library is in here.
+
+`columns`: which columns are here. `pieces`: the geometry of a part. `agreement`: the one exchange when state is made or
+loaded. `gathering`: parameters made whole after a step.
 """

@@ -3,14 +3,14 @@
 The Gram matrix is a sum over columns. So any split of the columns costs one all-reduce in a step, of r + 1 numbers for
 each matrix; all other work is local to its columns.
 
-Several ranks may hold one piece of a parameter (replicas of a hybrid split, parameters that are not split). Each of them
-adds its sums divided by their number, and the sum runs over all ranks. A number that is not finite on *any* rank then
-reaches all of them, and all of them get one result, bit for bit.
+Several ranks may hold one piece of a parameter (replicas of a hybrid split, parameters that are not split). Each of
+them adds its sums divided by their number, and the sum runs over all ranks. A number that is not finite on *any* rank
+then reaches all of them, and all of them get one result, bit for bit.
 
-A step is exactly one all-reduce, of a length that was agreed before. A rank whose set of gradients has changed sends NaN
-and one more in the last number: every rank skips that step. If all ranks have changed, they agree anew and go on; if
-only some have, those raise (`Sharded.changed`). A rank that raises for another reason leaves its peers to the timeout of
-the process group, as with every torch optimizer.
+A step is exactly one all-reduce, of a length that was agreed before. A rank whose set of gradients has changed sends
+NaN, and a one in the last number: every rank skips that step. If all ranks have changed, they agree anew and go on; if
+only some have, those raise (`Sharded.changed`). A rank that raises for another reason leaves its peers to the timeout
+of the process group, as every torch optimizer does.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,9 +28,9 @@ from torch_ggt.distributed.pieces import Piece, is_dtensor, piece_of_dtensor, sl
 __all__ = ["Columns", "Local", "Sharded", "check_group", "choose"]
 
 _ONLY_SOME = (
-    "GGT: ranks disagree: this rank has gradients for other parameters than in the step before, other dtypes, or another "
-    "state, and another rank goes on as before. All ranks must have gradients for the same parameters, of the same "
-    "dtypes, and load the same state. Every rank has skipped this step; nothing was changed."
+    "GGT: ranks disagree: this rank has gradients for other parameters than in the step before, other dtypes, or "
+    "another state, and another rank goes on as before. All ranks must have gradients for the same parameters, of "
+    "the same dtypes, and load the same state. Every rank has skipped this step; nothing was changed."
 )
 
 
@@ -89,7 +89,8 @@ def all_finite(blocks: Sequence[Any]) -> Tensor:
         square = block.sums[..., -1]
         largest.append(square.amax() if square.dim() else square)  # NaN, if there is one
     if len(largest) == 1:
-        return largest[0] < torch.inf
+        taken: Tensor = largest[0] < torch.inf
+        return taken
     home = largest[0].device
     return torch.stack([square.to(home) for square in largest]).amax() < torch.inf
 
@@ -167,7 +168,7 @@ class Sharded:
         parts = [block.sums.reshape(-1).to(home) for block in blocks]
         nobody_has_changed = torch.zeros(1, dtype=torch.float64, device=home)
         flat = self.total(torch.cat([*parts, nobody_has_changed]))
-        for block, part in zip(blocks, flat[:-1].split([part.numel() for part in parts]), strict=True):
+        for block, part in zip(blocks, torch.split(flat[:-1], [part.numel() for part in parts]), strict=True):
             block.sums = part.view(block.sums.shape).to(block.sums.device)
         return all_finite(blocks)
 

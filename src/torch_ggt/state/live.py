@@ -1,9 +1,9 @@
 """The live state: blocks whose flat tensors hold what ``optimizer.state`` says.
 
 ``optimizer.state`` is the truth. What is kept there are views of the flat tensors of a block, so that torch's tools see
-ordinary per-parameter state. When a view was replaced (loading, unpickling, offloading), when a parameter gets its first
-gradient, or when param groups change, the flat tensors are made anew from the state. On several ranks that is preceded
-by one exchange, in which all ranks must agree.
+ordinary per-parameter state. When a view was replaced (loading, unpickling, offloading), when a parameter gets its
+first gradient, or when param groups change, the flat tensors are made anew from the state. On several ranks one
+exchange comes first, in which all ranks must agree.
 """
 
 import warnings

@@ -1,8 +1,8 @@
 """A saved optimizer: what a ``state_dict`` holds, how it is checked, and how it comes back unchanged.
 
 ``torch.optim.Optimizer.load_state_dict`` casts every state tensor to the dtype of its parameter, integers included. A
-bfloat16 window, a float64 Gram matrix and int64 counters must come back as they were, so they travel past that cast in a
-wrapper (`Carried`). The version of the format stands in every param group, the one place that all of torch's tools keep.
+bfloat16 window, a float64 Gram matrix and int64 counters must come back as they were, so they travel past that cast in
+a wrapper (`Carried`). The version of the format stands in every param group, which all tools of torch keep.
 """
 
 from collections.abc import Iterator
@@ -42,8 +42,8 @@ which puts the parts together, drops it."""
 _DAMAGED = (
     "GGT: the rows in this state are not those that its Gram matrix was made of: they were damaged or lost on their "
     "way. The state was refused, and the optimizer is as it was. Two ways that do this: broadcast_from_rank0 with "
-    "tensors that are not contiguous (call .contiguous() on them, or load the state on every rank); and the file of one "
-    "rank alone, which has its own part of a window (docs/distributed.md says how to save)."
+    "tensors that are not contiguous (call .contiguous() on them, or load the state on every rank); and the file of "
+    "one rank alone, which has its own part of a window (docs/distributed.md says how to save)."
 )
 # Elements of a saved window that are widened to float64 at a time.
 _BLOCK = 2**20
@@ -211,7 +211,7 @@ def _squares(window: Tensor) -> Tensor:
     """The sum of squares of each row, float64; widened a block at a time."""
     rows = window.reshape(window.shape[0], -1)
     height = max(1, _BLOCK // max(1, rows.shape[1]))
-    return torch.cat([part.double().square().sum(1) for part in rows.split(height)])
+    return torch.cat([part.double().square().sum(1) for part in torch.split(rows, height)])
 
 
 def _check_group(saved: Group, live: Group, number: int) -> None:
@@ -241,9 +241,10 @@ def _check_part(state_dict: dict[str, Any], columns: Columns) -> None:
         return
     here = "this process has all columns" if columns.alone else f"this is rank {columns.rank} of {columns.ranks}"
     raise ValueError(
-        f"GGT: this state is the part of rank {part['rank']} of {part['ranks']}, and {here}. Load the file of each rank "
-        "on that rank of as many ranks. For a file that loads anywhere, call optimizer.consolidate_state_dict(to=0) on "
-        "all ranks before state_dict() on rank 0, or save with torch.distributed.checkpoint."
+        f"GGT: this state is the part of rank {part['rank']} of {part['ranks']}, and {here}. Load the file of each "
+        "rank on that rank of as many ranks. For a file that loads anywhere, call "
+        "optimizer.consolidate_state_dict(to=0) on all ranks before state_dict() on rank 0, or save "
+        "with torch.distributed.checkpoint."
     )
 
 

@@ -53,10 +53,13 @@ class TritonBackend(TorchBackend):
         block.carry = None if momentum is None else (momentum, block.row if updated is None else updated)
         block.pending = []
 
-    def measure(self, rows: Tensor, row: Tensor, runs: Sequence[int] | None, scratch: Scratch | None = None) -> Tensor:
-        """As `TorchBackend.measure`."""
-        sums = passes.gram_row(rows, row, spans_of(rows, runs))
-        return sums[0] if runs is None else sums
+    @staticmethod
+    def measure(
+        rows: Tensor, row: Tensor, borders: Sequence[int] | None = None, scratch: Scratch | None = None
+    ) -> Tensor:
+        """As `plain.gram_row`."""
+        sums = passes.gram_row(rows, row, spans_of(rows, borders))
+        return sums[0] if borders is None else sums
 
     def push(
         self,
@@ -93,7 +96,7 @@ class TritonBackend(TorchBackend):
         return found.view(rhs.shape)
 
     @staticmethod
-    def expand(  # type: ignore[override]
+    def expand(
         rows: Tensor, coefficients: Tensor, gram: Tensor, out: Tensor, borders: Sequence[int] | None = None
     ) -> Tensor:
         """As `plain.expand`."""

@@ -16,9 +16,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from torch_ggt.solver import interval
 from torch_ggt.backends.triton.launch import ceil_div, launch, power_of_2
 from torch_ggt.quadrature import inverse_sqrt_nodes
+from torch_ggt.solver import interval
 
 __all__ = ["coefficients"]
 

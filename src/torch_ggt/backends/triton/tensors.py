@@ -1,4 +1,6 @@
-"""Gradients in and parameters out on a GPU, all tensors of a model in one launch. `backends.plain` and `sinks` are their specification.
+"""Gradients in and parameters out on a GPU, all tensors of a model in one launch.
+
+`backends.plain` and `sinks` are their specification.
 
 Each tensor has an address of its own, so that the kernels read a table of addresses. New addresses are copied to the
 device without waiting for it; while a CUDA graph is captured that is not possible, and whoever calls takes the plain
