@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from ggt_lab.longrun import LongRun, advance
+from ggt_lab.runs.long_run import LongRun, advance
 
 from ggt_lab.problems import problem_class
 

@@ -5,9 +5,8 @@ import copy
 import pytest
 import torch
 from torch import nn
-from torch_ggt.kernels import gpu_kernels
 
-from torch_ggt import GGT
+from torch_ggt import GGT, backends
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
@@ -57,7 +56,7 @@ class Run:
 def test_the_kernels_are_in_use():
     if torch.cuda.get_device_capability() < (8, 0):
         pytest.skip("the kernels need compute capability 8.0")
-    assert gpu_kernels(torch.device("cuda", 0)) is not None
+    assert type(backends.choose(torch.device("cuda", 0))).__name__ == "TritonBackend"
 
 
 @pytest.mark.parametrize(
@@ -254,7 +253,7 @@ def test_parameters_of_other_dtypes(dtype):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("scope", ["model", "parameter"])
-def test_compiled_step(scope):
+def test_a_compiled_step_breaks_the_graph_and_is_the_same(scope):
     torch._dynamo.reset()
     runs = []
     for compiled in (False, True):
@@ -264,7 +263,7 @@ def test_compiled_step(scope):
             run.give_gradients(step)
             step_it()
         runs.append(run.values())
-    assert (runs[0] - runs[1]).norm() <= 1e-4 * runs[0].norm()
+    assert torch.equal(*runs)
 
 
 @pytest.mark.parametrize("window_dtype", [torch.float32, torch.bfloat16], ids=str)

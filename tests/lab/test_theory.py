@@ -4,8 +4,8 @@ import math
 
 import pytest
 import torch
-from torch_ggt.theory import Proximal, SparseNoise, adagrad, adaptive_ratio, hard_window, schedule
 
+from ggt_lab.theory import Proximal, SparseNoise, adagrad, adaptive_ratio, hard_window, schedule
 from torch_ggt import reference
 
 
