@@ -18,20 +18,26 @@ import torch_ggt
 def use_kernels():
     """Make the library take the path of a GPU with tensors on a CPU, where Triton interprets the kernels.
 
-    TRITON_INTERPRET=1 is in the environment already. This is written for the layout in which three modules import
-    ``gpu_kernels``; another layout needs another choice to be replaced, for instance ``torch_ggt.backends.choose``.
-    The quadrature of the solver gets fewer nodes: they are a loop inside a kernel, which the interpreter runs slowly.
+    TRITON_INTERPRET=1 is in the environment already. The quadrature of the solver gets fewer nodes: they are a loop
+    inside a kernel, which the interpreter runs slowly.
     """
-    from torch_ggt import block, optimizer, products, window  # noqa: PLC0415
-    from torch_ggt.kernels import gpu  # noqa: PLC0415
+    if (Path(os.environ[TREE]) / "torch_ggt" / "kernels").exists():  # the layout before the redesign
+        from torch_ggt import block, optimizer, products, window  # noqa: PLC0415
+        from torch_ggt.kernels import gpu  # noqa: PLC0415
 
-    for module in (block, products, window):
-        module.gpu_kernels = lambda _: gpu
-    optimizer._DEFAULT_TOLERANCE = 1e-2
+        for module in (block, products, window):
+            module.gpu_kernels = lambda _: gpu
+        optimizer._DEFAULT_TOLERANCE = 1e-2
+        return
+    from torch_ggt import backends, step  # noqa: PLC0415
+    from torch_ggt.backends.triton import TritonBackend  # noqa: PLC0415
+
+    backends.choose = lambda _: TritonBackend()
+    step._DEFAULT_TOLERANCE = 1e-2
 
 
 PACKAGE = str(Path(os.environ[TREE]) / "torch_ggt") + os.sep
-TRITON = f"{os.sep}triton{os.sep}"
+TRITON = f"site-packages{os.sep}triton{os.sep}"
 WARM_UP = 32  # steps before the one that is traced: more than the default window
 KERNEL_OPTIONS = {"solver": "cholesky", "jitter": 0.1}  # solver="auto" is eigh on a CPU and cholesky on a GPU
 

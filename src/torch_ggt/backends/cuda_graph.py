@@ -1,10 +1,10 @@
 """A whole step as one CUDA graph, which the optimizer captures by itself: on the host, a step is then one call.
 
-An eager step is a dozen launches, and some hundred microseconds of Python around them: with a small model, or on a slow
-host, that is what a step costs. All state of a step is on the device, and no kernel depends on what the host sees, so
-the same launches make every step; what changes between steps is where gradients are (a table of addresses on the
-device, kept up to date) and the learning rates (numbers on the device). Whatever else changes, an option, the dtype of
-gradients, a window loaded from a checkpoint, is noticed, and a few like steps later there is a graph for that.
+An eager step has a dozen launches, and some hundred microseconds of Python around them. With a small model, or on a
+slow host, a step takes as long as this work. All state of a step is on the device, and no kernel depends on what the
+host sees. So one list of launches makes every step. Two things change between steps, and both are kept up to date on
+the device: the table of the gradients' addresses, and the learning rates. Any other change (an option, the dtype of
+gradients, a window loaded from a checkpoint) is noticed. A few equal steps later, a new graph is captured.
 """
 
 import warnings
@@ -21,15 +21,15 @@ from torch_ggt.parameters import Group
 
 __all__ = ["StepGraph"]
 
-_WARM = 3  # like steps before a graph is captured: libraries and caches are ready then
-_BAKED = tuple(name for name in OPTIONS if name not in ("lr", "capturable"))  # what the launches of a graph depend on
+_WARM = 3  # how many equal steps come before the capture: libraries and caches are ready then
+_BAKED = tuple(name for name in OPTIONS if name not in ("lr", "capturable"))  # the options in a graph's launches
 
 
 class StepGraph:
     """The graph of an optimizer's step, if there is one.
 
     Args:
-        wanted: whether to make one at all.
+        wanted: whether to make a graph at all.
     """
 
     def __init__(self, wanted: bool) -> None:
@@ -37,29 +37,29 @@ class StepGraph:
         self._made_for: Hashable = None
         self._alike = 0
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._rates: list[Tensor | None] = []  # one per param group; None: its lr is a tensor already
+        self._rates: list[Tensor | None] = []  # one for each param group; None if its lr is a tensor
         self._rates_now: list[float] = []
 
     def replay(
         self, groups: list[Group], blocks: Sequence[Any], idle: Sequence[Any], make_step: Callable[[], None]
     ) -> bool:
-        """Make the step, if it is like those before it and can be a graph; False: it is still to be made.
+        """Make the step if it equals the steps before it and can be a graph. Return whether the step was made.
 
         Args:
             groups: the param groups.
-            blocks: those that make a step, attached.
-            idle: the other attached ones, in which a skipped step is counted, too.
-            make_step: what a graph is captured of; it must be all of the step, and start from the gradients.
+            blocks: the attached blocks that make a step.
+            idle: the other attached blocks, which also count a skipped step.
+            make_step: the function that the graph captures; it must make the whole step, and start from the gradients.
 
         Raises:
-            RuntimeError: somebody else is capturing, or a capture could not be ended.
+            RuntimeError: somebody else captures a graph now, or torch could not end a capture.
         """
         if not self.wanted or torch.compiler.is_compiling() or not torch.cuda.is_available():
             return False
         if torch.cuda.is_current_stream_capturing():
             raise RuntimeError(
-                "GGT: cuda_graph=True makes a graph of each step by itself, which cannot be part of another; use "
-                "capturable=True, without cuda_graph, to capture a step yourself"
+                "GGT: cuda_graph=True makes a graph of each step, and a graph cannot be part of another graph. To capture "
+                "a step yourself, use capturable=True, without cuda_graph"
             )
         made_for = _signature(groups, blocks, idle)
         if made_for is None or made_for != self._made_for:
@@ -79,11 +79,11 @@ class StepGraph:
                 rate.fill_(float(group["lr"]))
         self._graph.replay()
         for block in blocks:
-            increment_version([parameter for _, parameter in block.allotted])  # autograd has not seen them change
+            increment_version([parameter for _, parameter in block.allotted])  # autograd has not seen the change
         return True
 
     def _warm_up(self, groups: list[Group], blocks: Sequence[Any], make_step: Callable[[], None]) -> bool:
-        """Count a like step, and make the last one before the capture as it will be captured; whether it did."""
+        """Count an equal step. Make the last step before the capture as it will be captured. Return whether it was made."""
         last = self._alike == _WARM - 1
         if last:  # so that all kernels are built
             self._make_rates(groups, blocks[0].row.device)
@@ -96,7 +96,7 @@ class StepGraph:
         """Make plain steps from now on, and keep nothing."""
         self.wanted, self._made_for, self._rates = False, None, []
         for block in blocks:
-            for table in block.addresses.values():  # a graph of the user may read them, and the addresses must stay
+            for table in block.addresses.values():  # a user's graph may read a table, so its addresses must stay
                 table.fixed = False
 
     def _make_rates(self, groups: list[Group], device: torch.device) -> None:
@@ -108,7 +108,7 @@ class StepGraph:
 
     @contextmanager
     def _rates_in(self, groups: list[Group]) -> Iterator[None]:
-        """Learning rates that a graph can follow, in place of numbers."""
+        """Replace learning rates that are numbers by tensors, which a graph can follow."""
         given = [group["lr"] for group in groups]
         try:
             for group, rate in zip(groups, self._rates, strict=True):
@@ -121,11 +121,11 @@ class StepGraph:
     def _captured(
         self, groups: list[Group], device: torch.device, make_step: Callable[[], None]
     ) -> torch.cuda.CUDAGraph | None:
-        """The graph, or None, with a warning: nothing was done then but to try."""
+        """The graph. If the capture fails, warn and return None; nothing has changed then."""
         graph = torch.cuda.CUDAGraph()
         here, aside = torch.cuda.current_stream(device), torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         aside.wait_stream(here)
-        # Not torch.cuda.graph: that waits for the device. Other threads may go on meanwhile.
+        # torch.cuda.graph would wait for the device. Other threads may go on during this capture.
         with self._rates_in(groups), torch.cuda.stream(aside):
             graph.capture_begin(capture_error_mode="thread_local")
             try:
@@ -133,9 +133,9 @@ class StepGraph:
             except Exception as error:
                 try:
                     with warnings.catch_warnings():
-                        warnings.simplefilter("ignore")  # that the graph is empty, say
+                        warnings.simplefilter("ignore")  # for example, that the graph is empty
                         graph.capture_end()
-                except Exception:  # torch is not to be trusted after this
+                except Exception:  # torch cannot be trusted after this
                     raise RuntimeError(
                         "GGT: the step could not be captured as a CUDA graph, and torch could not end the capture. "
                         "Start anew, without cuda_graph=True."
@@ -152,7 +152,7 @@ class StepGraph:
 
 
 def _signature(groups: list[Group], blocks: Sequence[Any], idle: Sequence[Any]) -> Hashable:
-    """What a graph of this step is good for; None: it cannot be one."""
+    """Everything that a graph of this step depends on; None if the step cannot be a graph."""
     devices = {block.row.device for block in (*blocks, *idle)}
     if not blocks or len(devices) > 1:
         return None
@@ -160,11 +160,11 @@ def _signature(groups: list[Group], blocks: Sequence[Any], idle: Sequence[Any]) 
     for group in groups:
         lr = group["lr"]
         if group["nonfinite"] == "raise" or group["solver"] == "eigh" or group["jitter"] == 0:
-            return None  # the host would have to look, or cuSOLVER's eigh would wait
+            return None  # the host would have to look at a number, or to wait for cuSOLVER's eigh
         options.append(tuple(plain(group[key]) for key in _BAKED))
         if isinstance(lr, Tensor):
             if lr.device not in devices:
-                return None  # it would have to be copied in every step
+                return None  # every step would have to copy it
             options.append((id(lr), lr.data_ptr(), lr.dtype))
         else:
             options.append(())
@@ -176,13 +176,13 @@ def _tables(block: Any) -> tuple[Any, ...] | None:  # noqa: ANN401 - a Block, wh
     """Bring the tables of addresses up to date for a graph that reads them.
 
     Returns:
-        what such a graph depends on beside options and the contents of its tensors; None: there can be none.
+        What this graph depends on besides options and the contents of its tensors; None if there can be no graph.
     """
     make_table = getattr(block.backend, "table", None)
     alike = len({group["maximize"] for group, _, _ in block.runs}) == 1
     if make_table is None or block.finishes or not block.columns.alone or not alike:
         return None
-    parts: list[Any] = [block.window]  # itself, not its id, which another may get when it is gone
+    parts: list[Any] = [block.window]  # the window and not its id, which a later window may get
     for kind, tensors in (
         ("gradients", block.gradients()),
         ("values", block.parameters if block.all_here else block.values()),

@@ -1,7 +1,7 @@
-"""One exchange before ranks act together: what they are about to do must be the same on all of them.
+"""One exchange before ranks act together: it checks that all ranks are about to do one thing.
 
-It happens when state is made or loaded, and never in a steady step. A rank that cannot go on says so here, so that all
-ranks raise and none waits for it.
+It happens when state is made or loaded, and never in a steady step. A rank that cannot go on says so here. Then all
+ranks raise, and no rank waits for another.
 """
 
 import hashlib
@@ -22,22 +22,22 @@ class Claim(NamedTuple):
     """What a rank is about to do."""
 
     options: Any
-    """Must be alike on all ranks."""
+    """What must be equal on all ranks."""
     parameters: Sequence[tuple[str, Tensor]] = ()
-    """Named, in order."""
+    """The parameters with their names, in order."""
     gradients: Sequence[tuple[str, bool]] = ()
-    """Which parameters have a gradient."""
+    """The names of parameters, and whether each has a gradient."""
 
 
 def agree(group: Any, claim: Callable[[], Claim], piece_of: Callable[[Tensor], Piece]) -> dict[Tensor, int]:  # noqa: ANN401
-    """Compare the claims of all ranks, and count how many ranks hold the piece of each parameter that is here.
+    """Compare the claims of all ranks. For each parameter, count the ranks that hold the piece of this rank.
 
-    An error on one rank is an error on every rank.
+    If one rank has an error, every rank raises an error.
 
     Args:
-        group: the ranks.
+        group: the process group of the ranks.
         claim: makes the claim of this rank; it may raise.
-        piece_of: the piece of a parameter that this rank holds.
+        piece_of: gives the piece of a parameter that this rank holds.
     """
     given, pieces, error = Claim(None), [], None
     try:
@@ -54,7 +54,7 @@ def agree(group: Any, claim: Callable[[], Claim], piece_of: Callable[[Tensor], P
             for (name, parameter), piece in zip(given.parameters, pieces, strict=True)
         ],
     }
-    # A thousand ranks have a lot to say, and mostly one thing: words travel only where they differ.
+    # The claims of a thousand ranks are long, and mostly equal. So ranks send hashes, and claims only if those differ.
     boxes = [(piece.offsets, piece.sizes) for piece in pieces]
     everyone = _gathered(group, (hashlib.sha256(repr(mine).encode()).digest(), boxes))
     if any(fingerprint != everyone[0][0] for fingerprint, _ in everyone) or error is not None:
@@ -77,7 +77,7 @@ def _gathered(group: Any, value: Any) -> list[Any]:  # noqa: ANN401 - anything t
 
 
 def digest(tensors: Sequence[Tensor]) -> int:
-    """A number that differs where the bits of these tensors do, most probably."""
+    """A checksum of the bits of these tensors: other bits most probably give another number."""
     found = 0
     for tensor in tensors:
         found = zlib.crc32(bytes(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).tolist()), found)
@@ -85,7 +85,7 @@ def digest(tensors: Sequence[Tensor]) -> int:
 
 
 def _compare(everyone: list[dict[str, Any]]) -> None:
-    """Raise, alike on every rank, where the claims of the ranks differ."""
+    """Raise one error on every rank if the claims of the ranks differ."""
     failed = [f"rank {rank}: {claim['error']}" for rank, claim in enumerate(everyone) if claim["error"] is not None]
     if failed:
         raise RuntimeError(f"GGT: another rank of the process group has failed. {'; '.join(failed)}")
@@ -120,6 +120,6 @@ def _check_tiling(name: str, piece: Piece, boxes: list[tuple[tuple[int, ...], tu
     held = sum(torch.Size(sizes).numel() for _, sizes in set(boxes))
     if held != piece.numel:
         raise ValueError(
-            f"GGT: the ranks of the process group hold {held} of the {piece.numel} elements of {name}; give "
-            "process_group the group of all ranks that hold a part of it"
+            f"GGT: the ranks of the process group hold {held} of the {piece.numel} elements of {name}; set "
+            "process_group to the group of all ranks that hold a part of it"
         )

@@ -1,4 +1,4 @@
-"""Parameters made whole of which each rank has changed its part: the all-gather at the end of a step under DDP."""
+"""The all-gather at the end of a step under DDP: each rank has changed a part of every parameter, and sends it."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -13,12 +13,12 @@ from torch_ggt.layout import as_real
 
 __all__ = ["Gathering"]
 
-# Elements that one all-gather brings in: enough to fill a network, and little beside a window.
+# About how many elements one all-gather moves: enough to fill a network, and few compared with a window.
 _BUCKET = 2**24
 
 
 class Gathering:
-    """Makes plain parameters whole again, bucket by bucket: one travels while another is unpacked.
+    """Makes plain parameters whole again, bucket by bucket. One bucket travels while another is unpacked.
 
     Args:
         group: the ranks that have changed their parts.
@@ -40,7 +40,7 @@ class Gathering:
         for bucket in self._buckets:
             sent = bucket.pack()
             received = sent.new_empty(self._ranks * bucket.length)
-            # As bytes: backends differ in the dtypes they know.
+            # We send bytes, because backends differ in the dtypes that they know.
             work = _all_gather(received.view(torch.uint8), sent.view(torch.uint8), group=self._group, async_op=True)
             waiting.append((work, bucket, received))
             if len(waiting) > 1:
@@ -53,13 +53,13 @@ class Bucket:
     """Parameters of one device and dtype whose parts travel together in an all-gather.
 
     Every rank sends a vector of ``length`` elements: its part of each parameter, with room for the largest part of any
-    rank. Of a scalar all ranks send what they have, and the first one's counts. Strides are worked out once; a step
-    makes two or three views of each parameter, however many ranks there are.
+    rank. All ranks send a scalar, and the value of the first rank counts. Strides are computed once. A step makes two
+    or three views of each parameter, for any number of ranks.
 
     Args:
-        parameters: real or complex, all of one kind.
-        rank: this rank's place,
-        ranks: of so many.
+        parameters: real or complex parameters, all of one device and dtype.
+        rank: the index of this rank.
+        ranks: the number of ranks.
     """
 
     def __init__(self, parameters: Sequence[Tensor], rank: int, ranks: int) -> None:
@@ -82,20 +82,20 @@ class Bucket:
             offset += length
 
     def pack(self) -> Tensor:
-        """What this rank sends."""
+        """The vector that this rank sends."""
         reals = [as_real(p) for p in self.parameters]
         sent = reals[0].new_zeros(self.length)
         _copy([place.view(sent) for _, place, _ in self._out], [part.view(reals[i]) for i, _, part in self._out])
         return sent
 
     def unpack(self, received: Tensor) -> None:
-        """Put what all ranks have sent, one after the other, where it belongs."""
+        """Copy the vectors of all ranks, one after the other in ``received``, into the parameters."""
         reals = [as_real(p) for p in self.parameters]
         _copy([place.view(reals[i]) for i, place, _ in self._in], [part.view(received) for _, _, part in self._in])
 
 
 class _Strides(NamedTuple):
-    """A view of a tensor that is yet to come."""
+    """The geometry of a view, for a tensor that does not exist yet."""
 
     size: tuple[int, ...]
     stride: tuple[int, ...]
@@ -110,14 +110,14 @@ class _Strides(NamedTuple):
 
 
 def _part_length(shape: tuple[int, ...], cut: int | None, ranks: int) -> int:
-    """Elements of the largest part."""
+    """The number of elements of the largest part."""
     if cut is None:
         return 1
     return math.prod(shape[:cut]) * -(-shape[cut] // ranks) * math.prod(shape[cut + 1 :])
 
 
 def _both_sides(whole_one: Tensor, received: Tensor, cut: int | None, ranks: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """(part of a parameter, part of what was received (ranks, length)): all that are equal as one, then the last."""
+    """Pairs (view of a parameter, view of ``received`` (ranks, length)): one for all equal parts, one for a smaller part."""
     if cut is None:
         yield whole_one, received[0].view(())
         return
@@ -138,7 +138,7 @@ def _copy(targets: list[Tensor], sources: list[Tensor]) -> None:
 
 
 def _in_buckets(parameters: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Parameters of one device and dtype, of about `_BUCKET` elements together."""
+    """Lists of parameters of one device and dtype, each list with about `_BUCKET` elements."""
     kinds: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
     for parameter in parameters:
         kinds.setdefault((parameter.device, parameter.dtype), []).append(parameter)

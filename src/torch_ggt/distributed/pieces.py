@@ -1,7 +1,7 @@
-"""Which part of a parameter has its columns on this rank. Geometry only: nothing here talks to other ranks.
+"""The part of a parameter whose columns are on this rank. This is only geometry: nothing here talks to other ranks.
 
-A part is always a box, offsets and sizes, of the kind that a DTensor can describe. So the state of a parameter that is
-split over ranks is a DTensor, whatever the parameter is, and torch's tools save it, load it and cut it anew.
+A part is always a box (offsets and sizes) that a DTensor can describe. So the state of a parameter that is split over
+ranks is a DTensor, even if the parameter is a plain tensor. torch's tools can save it, load it and split it again.
 """
 
 import functools
@@ -16,20 +16,20 @@ from torch_ggt.layout import as_real
 
 __all__ = ["Piece", "best_cut", "is_dtensor", "piece_of_dtensor", "slice_of", "whole"]
 
-# A first dimension whose parts are unequal by no more than this is cut before any other: its parts are contiguous.
+# Parts may be unequal by this share if an early dimension is cut for it: parts of the first dimension are contiguous.
 _UNEQUAL = 1 / 32
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A box of one parameter, and how a tensor that holds this box of a state is presented to torch's tools.
+    """A box of one parameter, and how torch's tools see a tensor of the state that holds this box.
 
     Attributes:
-        shape: of the whole parameter; a complex one has a last dimension of 2.
+        shape: the shape of the whole parameter; a complex parameter has a last dimension of 2.
         offsets: where the box starts.
-        sizes: of the box; a 0 among them for a rank without any of it.
-        mesh: the DeviceMesh over which the parameter is split, None for a parameter that is not.
-        placements: of the parameter on that mesh.
+        sizes: the sizes of the box; one of them is 0 if this rank holds nothing of the parameter.
+        mesh: the DeviceMesh over which the parameter is split; None if it is not split.
+        placements: the placements of the parameter on that mesh.
     """
 
     shape: tuple[int, ...]
@@ -40,11 +40,11 @@ class Piece:
 
     @property
     def numel(self) -> int:
-        """Elements of the whole parameter."""
+        """The number of elements of the whole parameter."""
         return math.prod(self.shape)
 
     def cut(self, tensor: Tensor) -> Tensor:
-        """The box of a whole plain tensor (..., *shape): a view."""
+        """A view of the box of a whole plain tensor (..., *shape)."""
         if self.sizes == self.shape:
             return tensor
         leading = tensor.dim() - len(self.shape)
@@ -54,23 +54,23 @@ class Piece:
         return tensor
 
     def local(self, tensor: Tensor) -> Tensor:
-        """The box of the parameter or of its gradient, as real numbers: a view."""
+        """A view of the box of the parameter or of its gradient, as real numbers."""
         if is_dtensor(tensor):
             return as_real(_arrived(tensor.to_local()))  # type: ignore[attr-defined]
         return self.cut(as_real(tensor))
 
     def present(self, part: Tensor) -> Tensor:
-        """A tensor (..., *sizes) that holds this box as the tensor (..., *shape) of which it is part."""
+        """The tensor (..., *shape) whose box is ``part`` (..., *sizes). It is a DTensor if the parameter is split."""
         if self.mesh is None:
             return part
-        from torch.distributed.tensor import DTensor  # noqa: PLC0415 - takes most of a second, and few need it
+        from torch.distributed.tensor import DTensor  # noqa: PLC0415 - takes most of a second, and few users need it
         from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta  # noqa: PLC0415
 
         leading = part.shape[: part.dim() - len(self.shape)]
         shape = torch.Size((*leading, *self.shape))
         placements = tuple(_moved(placement, len(leading)) for placement in self.placements)
         meta = TensorMeta(shape, torch.empty(shape, device="meta").stride(), part.dtype)
-        # As fully_shard makes its own: from_local would copy what is offloaded to the CPU to the mesh's device.
+        # fully_shard does it in this way. from_local would copy a tensor that is offloaded to the CPU to the device.
         spec = DTensorSpec(self.mesh, placements, tensor_meta=meta)
         return DTensor(part, spec, requires_grad=False)  # type: ignore[no-untyped-call]
 
@@ -84,20 +84,20 @@ class Piece:
 
 
 def is_dtensor(tensor: Tensor) -> bool:
-    """Whether a tensor is a DTensor, found out without importing them."""
+    """Whether a tensor is a DTensor. The check does not import DTensor, which is slow."""
     return type(tensor) is not torch.nn.Parameter and type(tensor) is not Tensor and hasattr(tensor, "device_mesh")
 
 
 def whole(parameter: Tensor) -> Piece:
-    """All of a parameter."""
+    """The piece that is a whole parameter."""
     shape = (*parameter.shape, 2) if parameter.is_complex() else tuple(parameter.shape)
     return Piece(shape, (0,) * len(shape), shape)
 
 
 def piece_of_dtensor(parameter: Any) -> Piece:  # noqa: ANN401 - a DTensor, whose type is not imported here
-    """The shard that a DTensor has on this rank."""
+    """The shard of a DTensor on this rank."""
     if any(placement.is_partial() for placement in parameter.placements):
-        raise ValueError(f"GGT: a parameter with placements {parameter.placements} is a sum that was not made yet")
+        raise ValueError(f"GGT: a parameter with placements {parameter.placements} is an unfinished sum; redistribute it")
     (chunk,) = parameter.__create_chunk_list__()
     pairs = ((0, 2),) if parameter.is_complex() else ()
     return Piece(
@@ -110,7 +110,7 @@ def piece_of_dtensor(parameter: Any) -> Piece:  # noqa: ANN401 - a DTensor, whos
 
 
 def slice_of(parameter: Tensor, rank: int, ranks: int, mesh: Any) -> Piece:  # noqa: ANN401 - a DeviceMesh
-    """The part that rank ``rank`` of ``ranks`` keeps of a parameter that all of them hold; a scalar is kept by all."""
+    """The part of a parameter for rank ``rank`` of ``ranks``, if all ranks hold the parameter. All ranks keep a scalar."""
     from torch.distributed.tensor import Shard  # noqa: PLC0415
 
     everything = whole(parameter)
@@ -127,10 +127,11 @@ def slice_of(parameter: Tensor, rank: int, ranks: int, mesh: Any) -> Piece:  # n
 
 @functools.cache
 def best_cut(shape: tuple[int, ...], ranks: int) -> int | None:
-    """The dimension along which a tensor is cut for so many ranks; None for a scalar.
+    """The dimension along which a tensor is cut for ``ranks`` ranks; None for a scalar.
 
-    A part is ⌈s/ranks⌉ of the s slabs of that dimension, so that no rank has more than 1/ranks of the elements and
-    one slab. It is the first dimension with parts that are equal, or nearly, else the one with the most equal parts.
+    A part is ⌈s/ranks⌉ of the s slabs of that dimension, so that no rank has more than 1/ranks of the elements plus one
+    slab. We cut the first dimension whose parts are equal or nearly equal. Without such a dimension, we cut the one
+    with the most equal parts.
 
     Example:
         >>> best_cut((3, 64), 4), best_cut((64, 64), 4), best_cut((50257, 64), 4), best_cut((), 4)
@@ -142,7 +143,7 @@ def best_cut(shape: tuple[int, ...], ranks: int) -> int | None:
 
 
 def _arrived(tensor: Any) -> Tensor:  # noqa: ANN401 - a Tensor, or one that is still on its way from other ranks
-    """The tensor itself, whose address may be given to a kernel."""
+    """The tensor after its arrival, so that a kernel may use its address."""
     here: Tensor = tensor.wait() if hasattr(tensor, "wait") else tensor
     return here
 

@@ -13,7 +13,7 @@ from torch_ggt.ggt import GGT
 from torch_ggt.spectrum.comparison import StepComparison, compare_steps, decay_by_age
 from torch_ggt.spectrum.diagnosis import Diagnosis, diagnose
 from torch_ggt.spectrum.eigenvalues import isotropic_moment
-from torch_ggt.spectrum.watched import Call, Matrix, OwnWindow, WindowOfGGT
+from torch_ggt.spectrum.sources import Call, Matrix, OwnWindow, WindowOfGGT
 
 __all__ = ["SpectrumRecord", "SpectrumRecorder"]
 

@@ -1,4 +1,4 @@
-"""How every Triton kernel is started."""
+"""Start Triton kernels, with little work on the host."""
 
 import contextlib
 from typing import Any
@@ -11,28 +11,28 @@ __all__ = ["ceil_div", "launch", "power_of_2"]
 _compiled: dict[tuple[Any, ...], tuple[Any, list[Any]]] = {}
 
 
-# Triton has both, for kernels: called on the host they cost as much as starting one.
+# Triton has both functions for its kernels. Called on the host, they cost as much time as the start of a kernel.
 def ceil_div(numerator: int, denominator: int) -> int:
     """⌈numerator/denominator⌉."""
     return -(-numerator // denominator)
 
 
 def power_of_2(number: int) -> int:
-    """The smallest power of two that is not below."""
+    """The smallest power of two that is at least ``number``."""
     return 1 << (number - 1).bit_length()
 
 
 def launch(kernel: Any, programs: tuple[int, ...], first: Tensor, *others: Any, **options: Any) -> None:  # noqa: ANN401
-    """Run a kernel on the device of its first argument, which may not be the current one.
+    """Run a kernel on the device of its first argument, which may differ from the current device.
 
     Args:
-        kernel: from ``triton.jit``.
-        programs: the grid.
-        first: an argument,
-        *others: and the others that are not constants.
-        **options: its constants, and options of the compiler.
+        kernel: a function made by ``triton.jit``.
+        programs: the shape of the grid of programs.
+        first: the first argument.
+        *others: the other arguments that are not constants.
+        **options: the constants of the kernel, and options of the compiler.
     """
-    if not first.is_cuda:  # Triton's interpreter
+    if not first.is_cuda:  # Triton's interpreter runs the kernel on the CPU
         kernel[programs](first, *others, enable_fp_fusion=True, **options)
         return
     elsewhere = first.device.index != torch.cuda.current_device()
@@ -47,12 +47,12 @@ def start(
     options: dict[str, Any],
     device: int,
 ) -> None:
-    """What ``kernel[programs](...)`` does, in half of the host's time.
+    """Do what ``kernel[programs](...)`` does, in half of the host's time.
 
-    Triton works out anew for every launch which compiled kernel it needs. A step starts seven, and the step of a small
-    model is the host's time; so what was found is looked up by all that it depends on.
+    At every launch, Triton works out which compiled kernel it needs. A step starts seven kernels, and a step of a small
+    model takes as long as the host's work. So we look up the compiled kernel by everything that the choice depends on.
     """
-    key = (kernel.fn, device, *map(_kind, arguments), *options.values())  # a kernel itself is slow to hash
+    key = (kernel.fn, device, *map(_kind, arguments), *options.values())  # a kernel is slow to hash
     if key not in _compiled:
         constants = [options[name] for name in kernel.arg_names[len(arguments) :]]
         compiled = kernel.warmup(*arguments, grid=(1,), enable_fp_fusion=True, **options)
@@ -62,7 +62,7 @@ def start(
 
 
 def _kind(argument: Any) -> Any:  # noqa: ANN401
-    """What of an argument a kernel is compiled for: Triton looks at the alignment of pointers and divisors of ints."""
+    """What a compiled kernel assumes of an argument: Triton looks at the alignment of pointers and divisors of ints."""
     if isinstance(argument, Tensor):
         return argument.dtype, argument.data_ptr() % 16 == 0
     return argument if isinstance(argument, int) else type(argument)

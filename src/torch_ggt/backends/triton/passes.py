@@ -1,7 +1,7 @@
 """The two passes over the window on a GPU, in Triton. `backends.plain` is their specification.
 
-Both read W once, sum in float64 and use no atomic operations: the same input gives the same bits. All matrices of a
-window (see `spans`) are served by one launch. What bounds them is said in `widen`.
+Each pass reads W once and sums in float64. It uses no atomic operations, so that equal inputs give equal bits. One
+launch serves all matrices of a window (see `spans`). `widen` says what limits the speed.
 """
 # ruff: noqa: ANN001, ANN202 - Triton infers the types of a kernel's arguments
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc, import-untyped, import-not-found"
@@ -29,11 +29,11 @@ def gram_row(
     stages: int | None = None,
     vector: int | None = None,
 ) -> Tensor:
-    """(W v, v·v) per matrix: inner products of ``row`` (d,) with every row of ``rows`` (r, d) and with itself.
+    """(W v, v·v) for each matrix: inner products of ``row`` (d,) with every row of ``rows`` (r, d) and with itself.
 
-    v may have more digits than W, and is rounded first. The last five arguments change the speed, and the result by
-    rounding in float64 only: rows and columns of a step of a program, its warps, steps that are loaded ahead, and
-    elements that a thread loads at a time.
+    v is first rounded to the dtype of W. The last five arguments change the speed. They change the result only by
+    rounding in float64. They are the rows and columns that a program takes in one step, its number of warps, how many
+    steps it loads ahead, and how many elements a thread loads at a time.
 
     Returns:
         float64, shape (B, r + 1).
@@ -57,7 +57,7 @@ def gram_row(
             ALIGNED=_aligned(rows, spans) and row.data_ptr() % 16 == 0,
             BLOCK_R=block_rows,
             BLOCK_D=block_columns,
-            # As many of v, whose elements may be wider: else it goes through shared memory to where W's are.
+            # A thread loads as many elements of W as of v. Otherwise v would need shared memory to reach that thread.
             VECTOR=vector or 16 // row.element_size(),
             STAGES=stages or (1 if rows.dtype == torch.bfloat16 else 3),
             num_warps=warps,
@@ -70,15 +70,15 @@ def gram_row(
 def expand(
     rows: Tensor, coefficients: Tensor, spans: Spans, out: Tensor, *, block: int = 2048, warps: int = 8
 ) -> Tensor:
-    """Wᵀ c into ``out`` (d,), for float64 coefficients (B, r), one row of them per matrix.
+    """Write Wᵀ c into ``out`` (d,).
 
     Args:
         rows: W, shape (r, d).
-        coefficients: c.
+        coefficients: c, float64, shape (B, r), one row for each matrix.
         spans: the columns of each matrix.
-        out: float32 or float64; columns of no matrix are left alone.
-        block: columns of a program.
-        warps: of a program.
+        out: the result, float32 or float64; columns that belong to no matrix do not change.
+        block: how many columns a program takes.
+        warps: the number of warps of a program.
     """
     if spans.pieces:
         blocks = ceil_div(spans.longest, block)
@@ -123,8 +123,8 @@ def _gram_partials(
     VECTOR: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """One program: BLOCK_R rows times one piece of columns. The last tile of a piece is v itself."""
-    # Tiles of one piece run side by side, and find its part of v in the cache.
+    """One program multiplies v by BLOCK_R rows, on one piece of columns. The last tile of a piece computes v·v."""
+    # Tiles of one piece run at about one time, so that they find its part of v in the cache.
     piece, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
     start, end = tl.load(starts + piece), tl.load(ends + piece)
     if ALIGNED:
@@ -140,10 +140,10 @@ def _gram_partials(
             inside = columns < end
             v = tl.load(row + columns, mask=inside, other=0.0).to(rows.dtype.element_ty).to(tl.float64)
             there = (which < size)[:, None] & inside[None, :]
-            # W is read once: it must not drive v out of the cache.
+            # W is read only once, so it must not push v out of the cache.
             w = tl.load(base + columns[None, :], mask=there, other=0.0, eviction_policy="evict_first")
             products = w.to(tl.float64) * v[None, :]
-            # What one thread loaded is summed there and then: accumulators for each column would fill the registers.
+            # A thread sums the elements that it loads at once: one accumulator per column would fill the registers.
             sums += tl.sum(tl.reshape(products, (BLOCK_R, BLOCK_D // VECTOR, VECTOR)), 2)
         tl.store(partials + piece.to(tl.int64) * (size + 1) + which, tl.sum(sums, 1), mask=which < size)
     else:
@@ -191,7 +191,7 @@ def _expand(
     BLOCK_D: tl.constexpr,
     UNROLL: tl.constexpr,
 ):
-    """One program: all rows, BLOCK_D columns."""
+    """One program sums all rows over BLOCK_D columns."""
     piece, block = tl.program_id(0) // blocks, tl.program_id(0) % blocks
     start, end = tl.load(starts + piece), tl.load(ends + piece)
     if ALIGNED:

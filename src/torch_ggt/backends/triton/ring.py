@@ -1,4 +1,4 @@
-"""A row enters the window on a GPU: one kernel for the small state, one for the row; specified by `Window.push`."""
+"""A row enters the window on a GPU: one kernel updates the state, one writes the row. `Window.push` specifies both."""
 # ruff: noqa: ANN001, ANN202 - Triton infers the types of a kernel's arguments
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc, import-untyped, import-not-found"
 
@@ -22,16 +22,16 @@ def admit(
     state: tuple[Tensor, Tensor, Tensor, Tensor, Tensor],
     betas: tuple[float, float],
 ) -> tuple[Tensor, Tensor]:
-    """Everything of `Window.push` but the row itself.
+    """Do all of `Window.push` except writing the row.
 
     Args:
         sums: (W v, v·v), float64, shape (B, r + 1).
-        accept: bool, shape () or (B,): where False nothing changes.
-        state: gram, decay, momentum, position, count, all contiguous; changed in place.
+        accept: bool, shape () or (B,); a matrix with False does not change.
+        state: gram, decay, momentum, position and count. All are contiguous, and all are changed in place.
         betas: (β₁, β₂).
 
     Returns:
-        e_newest, float64, shape (B, r), and the slot of the row to be written, int64, shape (B,), -1 for none.
+        e_newest, float64, shape (B, r); and the slot to write in each matrix, int64, shape (B,), -1 for no slot.
     """
     batch, size = sums.shape[0], sums.shape[1] - 1
     newest = torch.empty(batch, size, dtype=torch.float64, device=sums.device)
@@ -68,11 +68,11 @@ def write(
     Args:
         rows: W.
         row: v.
-        slots: one per matrix.
+        slots: the slot of each matrix.
         spans: the columns of each matrix.
-        carry: (target, source), both (d,): source is copied to target where a row is written.
-        block: columns of a program.
-        warps: of a program.
+        carry: (target, source), both (d,). Where a matrix gets its row, source is copied to target.
+        block: how many columns a program takes.
+        warps: the number of warps of a program.
     """
     if not spans.pieces:
         return
@@ -101,7 +101,7 @@ def write(
 
 @functools.cache
 def _exactly(number: float) -> tuple[float, float, float]:
-    """A float64 as the sum of three float32: the only numbers that a kernel takes without rounding them."""
+    """Three float32 whose sum is this float64: a kernel rounds a float argument to float32."""
     parts = []
     for _ in range(3):
         (part,) = struct.unpack("f", struct.pack("f", number))
@@ -153,7 +153,7 @@ def _admit(
         beta += tl.cast(momentum_small, tl.float64)
         weights = tl.load(momentum + matrix * size + i, mask=inside)
         tl.store(momentum + matrix * size + i, tl.where(i == slot, 1.0, beta * weights), mask=inside)
-        # All warps have read the old slot before one thread writes the next: on a busy processor they may be far apart.
+        # All warps must read the old slot before a thread writes the next: on a busy processor, warps run far apart.
         tl.debug_barrier()
         tl.store(position + matrix, (slot + 1) % size)
         tl.store(count + matrix, tl.minimum(filled + 1, size))

@@ -1,10 +1,9 @@
 """c = [(M + δI)^½ + εI]⁻¹ a on a GPU: all shifted solves in one kernel. `solver` is its specification.
 
-One program takes one shift of one matrix, builds S = α(M + δI) + βI from the Gram and the age weights as it reads them,
-and solves S x = a by a Cholesky factorization in blocks of 16 columns, kept in scratch memory that stays in the cache.
-The right-hand side rides along as one more row of S, so that what is left is the backward substitution. The batched
-routines of cuSOLVER do the same in many launches of small kernels; all that this has to wait for is its own chain of r
-elimination steps.
+One program takes one shift of one matrix. It builds S = α(M + δI) + βI while it reads the Gram matrix and the age
+weights, and solves S x = a by a Cholesky factorization in blocks of 16 columns. The factor lies in scratch memory that
+stays in the cache. The right-hand side is one more row of S, so that only the backward substitution remains. cuSOLVER's
+batched routines need many launches of small kernels. This kernel waits only for its own chain of r elimination steps.
 """
 # ruff: noqa: ANN001, ANN202 - Triton infers the types of a kernel's arguments
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc, import-untyped, import-not-found"
@@ -22,7 +21,7 @@ from torch_ggt.solver import interval
 
 __all__ = ["coefficients"]
 
-# Programs at a time: two per processor of the largest GPU. More problems than this share the scratch memory.
+# At most this many programs: two for each processor of the largest GPU. With more problems, a program solves several.
 _PROGRAMS = 264
 
 
@@ -38,7 +37,7 @@ def coefficients(
     panel: int = 128,
     block: int = 16,
 ) -> Tensor:
-    """`solver.coefficients` of M = D K D by shifted solves.
+    """Compute `solver.coefficients` of M = D K D by shifted solves.
 
     Args:
         gram: K, float64, shape (B, r, r), contiguous.
@@ -46,10 +45,10 @@ def coefficients(
         rhs: a, float64, shape (B, r).
         eps: ε ≥ 0.
         jitter: δ = jitter·tr(M)/r, positive.
-        tolerance: relative accuracy of the quadrature.
-        warps: of a program.
-        panel: rows that are updated at a time.
-        block: columns that are eliminated at a time.
+        tolerance: the relative accuracy of the quadrature.
+        warps: the number of warps of a program.
+        panel: how many rows are updated at a time.
+        block: how many columns are eliminated at a time.
 
     Returns:
         c, float64, shape (B, r).
@@ -59,7 +58,7 @@ def coefficients(
     padded = ceil_div(size, block) * block
     problems = batch * (nodes + 1)
     programs = min(problems, _PROGRAMS)
-    # Per program L, with one more row for a, and x.
+    # Each program has L, one more row for a, and one row for x.
     scratch = torch.empty(programs, padded + 2, padded, dtype=torch.float64, device=gram.device)
     parts = torch.empty(batch, nodes + 1, size, dtype=torch.float64, device=gram.device)
     launch(
@@ -84,9 +83,9 @@ def coefficients(
     return parts.sum(1)
 
 
-@functools.cache  # never dropped: a CUDA graph may hold its address
+@functools.cache  # a table is never freed: a CUDA graph may hold its address
 def _table(eps: float, jitter: float, size: int, tolerance: float, device: torch.device) -> tuple[Tensor, int]:
-    """ε, δ and the ends of the interval, then shifts, then weights: a kernel's own float arguments are float32."""
+    """ε, δ, the ends of the interval, shifts and weights. They are a tensor because a float argument is only float32."""
     low, high = interval(jitter, size)
     shifts, weights = inverse_sqrt_nodes(low, high, tolerance)
     values = [eps, jitter / size, low, high, *shifts, *weights]
@@ -130,9 +129,9 @@ def _solve(
 
 @triton.jit
 def _shift(K, D, table, node, size, nodes, SIZE: tl.constexpr, NODES: tl.constexpr):
-    """√tr(M), and the matrix of this node, scale·M/tr(M) + diagonal·I, with its weight; the formulas of `_by_cholesky`.
+    """√tr(M), and scale, diagonal and weight of this node's matrix, scale·M/tr(M) + diagonal·I; as in `_by_cholesky`.
 
-    Node 0 is the correction for an ε outside the interval of the nodes.
+    Node 0 corrects the result for an ε outside the interval of the nodes.
     """
     i = tl.arange(0, SIZE)
     decay = tl.load(D + i, mask=i < size, other=0.0)
@@ -162,7 +161,7 @@ def _shift(K, D, table, node, size, nodes, SIZE: tl.constexpr, NODES: tl.constex
 
 @triton.jit
 def _entries(K, D, a, i, j, size, padded, root_unit, scale, diagonal):
-    """Rows i, columns j of S; the identity beyond r, and a as row ``padded``."""
+    """Rows i and columns j of S. Beyond r, S is the identity. Row ``padded`` of S is a."""
     inside = (i < size)[:, None] & (j < size)[None, :]
     left = tl.load(D + i, mask=i < size, other=0.0) / root_unit
     right = tl.load(D + j, mask=j < size, other=0.0) / root_unit
@@ -175,7 +174,7 @@ def _entries(K, D, a, i, j, size, padded, root_unit, scale, diagonal):
 
 @triton.jit
 def _eliminate(K, D, a, L, left, size, padded, root_unit, scale, diagonal, BLOCK: tl.constexpr, PANEL: tl.constexpr):
-    """One block column of the factor of S = L Lᵀ, from the diagonal down; its diagonal block is used inverted only."""
+    """Compute one block column of L in S = L Lᵀ, from the diagonal down. Its diagonal block is stored as the inverse."""
     k = tl.arange(0, BLOCK)
     j = left + k
     pivot = _entries(K, D, a, j, j, size, padded, root_unit, scale, diagonal)
@@ -201,11 +200,11 @@ def _eliminate(K, D, a, L, left, size, padded, root_unit, scale, diagonal, BLOCK
 def _inverse_factor(matrix, steps, BLOCK: tl.constexpr):
     """C⁻¹ for a definite matrix C Cᵀ, by Gaussian elimination of one column at a time.
 
-    What is eliminated makes room for the inverse of the unit factor; the pivots stay on the diagonal. (The inverse of
-    the matrix itself would not do: its condition is the square of that of C, and the digits are not there.)
+    The inverse of the unit factor takes the place of the eliminated entries, and the pivots stay on the diagonal. We do
+    not invert C Cᵀ itself: its condition number is the square of C's condition number, and float64 has too few digits.
     """
     k = tl.arange(0, BLOCK)
-    for step in range(steps):  # what comes after is the identity
+    for step in range(steps):  # the rest of the block is the identity
         here = (k == step)[None, :]
         column = tl.sum(tl.where(here, matrix, 0.0), 1)
         row = tl.sum(tl.where((k == step)[:, None], matrix, 0.0), 0)
@@ -221,7 +220,7 @@ def _inverse_factor(matrix, steps, BLOCK: tl.constexpr):
 
 @triton.jit
 def _substitute(L, solution, padded, BLOCK: tl.constexpr, PANEL: tl.constexpr):
-    """x from Lᵀ x = y, block by block from the last; y is the row of L that belongs to a."""
+    """Solve Lᵀ x = y from the last block to the first. y is the row of L that belongs to a."""
     k = tl.arange(0, BLOCK)
     for back in range(BLOCK, padded + 1, BLOCK):
         j = padded - back + k

@@ -1,7 +1,7 @@
 """How the columns of a window are cut into pieces for the kernels of a GPU.
 
-A window may hold several full matrices side by side, each with columns of its own (scope="parameter"). A piece never
-reaches over the border of two of them, so that one launch serves them all.
+A window may hold several full matrices side by side, each with its own columns (scope="parameter"). A piece never
+crosses the border of two matrices, so that one launch serves all matrices.
 """
 
 import itertools
@@ -14,34 +14,34 @@ from torch_ggt.layout import ALIGNMENT
 
 __all__ = ["Spans"]
 
-# Programs that one pass is cut into: a few waves on the largest GPU there is. A constant, not the number of processors:
-# the order of the sums, and so their last bit, must not depend on the card.
+# The number of programs of one pass: a few waves on the largest GPU. It is a constant and does not follow the number of
+# processors, because the order of the sums, and so their last bit, must not depend on the card.
 _PROGRAMS = 16384
 _ROWS_PER_PROGRAM = 4
-# Columns of a piece: two rounds of a program of 2048. Shorter ones took several times as long for small windows, most
-# of it to start programs (d = 1e6, r = 10: 0.07 ms for W v, which is 0.01 ms of memory).
+# The shortest piece: two rounds of 2048 columns. With shorter pieces, small windows took several times as long, mostly
+# to start programs (d = 1e6, r = 10: W v took 0.07 ms, and its memory traffic takes 0.01 ms).
 _SHORTEST = 4096
 
 
 class Spans:
-    """Pieces of columns, as tables on the device.
+    """The pieces of columns of a window, as tables on the device.
 
     Args:
-        borders: first column of each matrix, and one past the last column of the last: length B + 1.
-        rows: r.
-        device: of the tables.
+        borders: the first column of each matrix, and one past the last column of all: length B + 1.
+        rows: r, the number of rows.
+        device: the device of the tables.
 
     Attributes:
         count: B, the number of matrices.
         pieces: how many pieces there are.
-        longest: columns of the longest piece.
+        longest: how many columns the longest piece has.
         aligned: whether every border is a multiple of `ALIGNMENT`.
-        starts: first column of each piece, int64.
-        ends: one past its last column, int64.
-        owners: the matrix it belongs to, int32.
-        firsts: the first piece of each matrix, and one past the last: (B + 1,) int32.
-        first_pieces: the same on the host.
-        origins: the first column of each matrix, int64.
+        starts: the first column of each piece, int64.
+        ends: one past the last column of each piece, int64.
+        owners: the matrix of each piece, int32.
+        firsts: the first piece of each matrix, and one past the last piece: (B + 1,) int32.
+        first_pieces: ``firsts`` as a list on the host.
+        origins: ``borders`` as a tensor, int64.
 
     Example:
         >>> spans = Spans([0, 5000, 13000], rows=8, device="cpu")

@@ -1,10 +1,10 @@
-"""Gradients in and parameters out on a GPU, all tensors of a model in one launch.
+"""Read all gradients, or write all parameters, of a model in one launch on a GPU.
 
-`backends.plain` and `sinks` are their specification.
+`backends.plain` and `sinks` are the specification.
 
-Each tensor has an address of its own, so that the kernels read a table of addresses. New addresses are copied to the
-device without waiting for it; while a CUDA graph is captured that is not possible, and whoever calls takes the plain
-way if a table would be needed that is not there.
+Each tensor has its own address, so the kernels read a table of addresses. New addresses are copied to the device
+without waiting for it. This is not possible while a CUDA graph is captured. The caller then uses the plain version,
+unless the table is there already.
 """
 # ruff: noqa: ANN001, ANN202, SIM108 - Triton infers the types of a kernel's arguments
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc, import-untyped, import-not-found"
@@ -26,26 +26,26 @@ _DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16
 
 
 class Addresses:
-    """Where the tensors of a model are, on the device.
+    """A table on the device that holds the addresses of a model's tensors.
 
     Args:
-        numels: elements of each tensor.
-        device: of the tables.
+        numels: the number of elements of each tensor.
+        device: the device of the table.
     """
 
     def __init__(self, numels: Sequence[int], device: torch.device) -> None:
         self.numels = torch.tensor(list(numels), dtype=torch.int64, device=device)
         self.aligned = False
-        """Whether all tensors of the last table may be read 16 bytes at a time."""
+        """Whether all tensors of the last table can be read 16 bytes at a time."""
         self.fixed = False
-        """New addresses go into the table that is there, for a graph that is to follow them."""
+        """Whether new addresses overwrite the old table, so that a graph follows them."""
         self._device = device
         self._known: list[int] = []
         self._table: Tensor | None = None
         self._captured: list[Tensor | None] = []
 
     def of(self, tensors: Sequence[Tensor]) -> Tensor | None:
-        """A table of int64, or None if these tensors cannot be served together."""
+        """The table, int64; None if one table cannot serve these tensors."""
         dtype = tensors[0].dtype
         if dtype not in _DTYPES:
             return None
@@ -62,12 +62,12 @@ class Addresses:
             host = torch.tensor(addresses, dtype=torch.int64, pin_memory=cuda)
             if self.fixed and self._table is not None:
                 self._table.copy_(host, non_blocking=True)
-            else:  # a new tensor, for whoever captured a step: that graph is to go on reading the old addresses
+            else:  # a new tensor: if a user captured a step, that graph must read the old addresses
                 self._table = host.to(self._device, non_blocking=True)
             self._known = addresses
             self.aligned = all(address % 16 == 0 for address in addresses)
         if capturing and not self.fixed:
-            self._captured.append(self._table)  # the graph will read it for as long as it lives
+            self._captured.append(self._table)  # kept: the graph reads it as long as the graph lives
         return self._table
 
 
@@ -85,20 +85,20 @@ def gather(
     block: int = 1024,
     warps: int = 4,
 ) -> None:
-    """row ← g + β·momentum, where g are the tensors of the table, each at the columns of its span.
+    """Compute row ← g + β·momentum, where g holds each tensor of the table at the columns of its span.
 
     Args:
-        table: of the gradients.
-        addresses: that made it.
-        dtype: of the gradients.
+        table: the addresses of the gradients.
+        addresses: the object that made the table.
+        dtype: the dtype of the gradients.
         spans: the columns of each tensor.
         row: v, float32.
-        momentum: flat, or None for none.
+        momentum: the flat momentum; None for no momentum.
         beta: β₁.
-        updated: with nesterov: gets g + β·momentum, and ``row`` g + β·updated.
-        negate: take -g for g.
-        block: columns of a program.
-        warps: of a program.
+        updated: for Nesterov momentum: it becomes g + β·momentum, and ``row`` becomes g + β·updated.
+        negate: whether to use -g in the place of g.
+        block: how many columns a program takes.
+        warps: the number of warps of a program.
     """
     blocks = ceil_div(spans.longest, block)
     if spans.pieces:
@@ -142,22 +142,22 @@ def update(
     block: int = 2048,
     warps: int = 4,
 ) -> None:
-    """p ← p - lr·(weight_decay·taken·p + Wᵀ c) for the tensors of the table, in the pass that makes Wᵀ c.
+    """Compute p ← p - lr·(weight_decay·taken·p + Wᵀ c) for tensors of the table, in the pass that computes Wᵀ c.
 
     Args:
         rows: W.
-        coefficients: c, float64, (number of matrices, r).
-        table: of the parameters.
-        addresses: that made it.
-        dtype: of the parameters.
+        coefficients: c, float64, shape (number of matrices, r).
+        table: the addresses of the parameters.
+        addresses: the object that made the table.
+        dtype: the dtype of the parameters.
         spans: the columns of each tensor.
-        tensors: first of the tensors to update, and one past the last.
-        matrix_of: the matrix of each tensor, int32; None: there is one matrix.
+        tensors: the index of the first tensor to update, and one past the last.
+        matrix_of: the matrix of each tensor, int32; None if there is one matrix.
         lr: a number, or a tensor of one element on the device.
-        weight_decay: decoupled.
-        taken: bool, (): whether weights decay at all.
-        block: columns of a program.
-        warps: of a program.
+        weight_decay: the factor of decoupled weight decay.
+        taken: whether the weights decay in this step, bool, shape ().
+        block: how many columns a program takes.
+        warps: the number of warps of a program.
     """
     first, last = spans.first_pieces[tensors[0]], spans.first_pieces[tensors[1]]
     blocks = ceil_div(spans.longest, block)
@@ -195,7 +195,7 @@ def update(
 
 @triton.jit
 def _place(piece, starts, ends, owners, origins, numels, offset, ALIGNED: tl.constexpr, BLOCK_D: tl.constexpr):
-    """The owner, columns and elements of a block of a piece, and how many elements its tensor has."""
+    """The owner, columns and elements of a block of a piece, its first column, and the column after the last element."""
     owner = tl.load(owners + piece)
     left = tl.load(starts + piece) + offset
     last = tl.minimum(tl.load(ends + piece), tl.load(origins + owner) + tl.load(numels + owner))
@@ -241,10 +241,10 @@ def _gather(
         piece, starts, ends, owners, origins, numels, offset, ALIGNED, BLOCK_D
     )
     source = _pointer(table, owner, DTYPE, ALIGNED)
-    if left + BLOCK_D <= last:  # whole blocks have no mask, which would keep the loads from being wide
+    if left + BLOCK_D <= last:  # whole blocks have no mask, because a mask would prevent wide loads
         g = tl.load(source + elements)
         _combine(row, momentum, updated, g, beta, columns, None, MOMENTUM, AHEAD, NEGATE)
-    elif left < last:  # what is between the last element and the end of the span gets zeros
+    elif left < last:  # columns between the last element and the end of the span get zeros
         g = tl.load(source + elements, mask=columns < last, other=0.0)
         _combine(row, momentum, updated, g, beta, columns, columns < tl.load(ends + piece), MOMENTUM, AHEAD, NEGATE)
 
@@ -305,7 +305,7 @@ def _update(
             end = tl.multiple_of(end, 16)
         target = _pointer(table, owner, DTYPE, ALIGNED) + elements
         whole = left + BLOCK_D <= last
-        if whole:  # early, so that it is there when the sum is
+        if whole:  # loaded early, so that p is there when the sum is ready
             p = tl.load(target)
         else:
             p = tl.load(target, mask=columns < last, other=0.0)
