@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ggt_lab.bench.timing import attempt, captured, measure
-from torch_ggt import inverse_root, products
+from torch_ggt import coefficients, products
 
 __all__ = ["kernels", "relative_error", "root"]
 
@@ -109,7 +109,7 @@ def root(device: torch.device, bandwidth: float, *, r: int, batch: int) -> dict[
     a[:, r // 3] = 1
 
     def by_torch(solver: str, tolerance: float = 1e-8) -> Tensor:
-        return inverse_root.coefficients(M, a, eps=_EPS, jitter=_JITTER, solver=solver, tolerance=tolerance)
+        return coefficients(M, a, eps=_EPS, jitter=_JITTER, solver=solver, tolerance=tolerance)
 
     u = (G @ by_torch("eigh")[..., None]).squeeze(-1)
     result: dict[str, Any] = {"r": r, "batch": batch}
