@@ -24,7 +24,7 @@ def ggt(*words, missing=MISSING):
 
 
 def test_reproduce(tmp_path):
-    """Figures are drawn by the same command where matplotlib is."""
+    """Without matplotlib there are no figures; with it, the same command draws them."""
     done = ggt("reproduce", "R1", "--smoke", "--workers", 1, "--entrants", "GGT", "SGD", "--out", tmp_path)
     assert done.returncode == 0, done.stderr
     assert "R1: PTB characters, 3-layer LSTM" in done.stdout
