@@ -19,7 +19,7 @@ MISSING += ["pytorch_optimizer", "torchzero"]
 def ggt(*words, missing=MISSING):
     arguments = ["src/ggt_lab/__main__.py", *map(str, words)]
     code = f"import sys; sys.modules.update(dict.fromkeys({missing!r})); sys.argv = {arguments!r}"
-    code += "; from ggt_lab.cli.main import main; main()"
+    code += "; from ggt_lab.cli import main; main()"
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
 
