@@ -7,6 +7,6 @@ __all__ = ["main"]
 
 def main() -> None:
     """Entry point of ``ggt`` and of ``python -m ggt_lab``."""
-    from ggt_lab.cli.commands import run_command  # noqa: PLC0415 - other rooms may import a command without all others
+    from ggt_lab.cli.commands import run_command
 
     run_command(sys.argv[1:])
