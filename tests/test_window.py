@@ -149,7 +149,7 @@ def test_match_rms_adamw_has_the_scale_of_adamw():
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux's /proc")
 def test_memory_beyond_the_window():
     """At most 4·d float32 beyond parameters, gradients and the window itself: measured in a process of its own."""
-    from ggt_lab.bench.cpu import memory
+    from ggt_lab.bench.cpu_step import memory
 
     assert 2 <= memory(d=4_000_000, r=5)["beyond_window"] <= 4
 

@@ -22,8 +22,9 @@ def use_kernels():
     inside a kernel, which the interpreter runs slowly.
     """
     if (Path(os.environ[TREE]) / "torch_ggt" / "kernels").exists():  # the layout before the redesign
-        from torch_ggt import block, optimizer, products, window  # noqa: PLC0415
         from torch_ggt.kernels import gpu  # noqa: PLC0415
+
+        from torch_ggt import block, optimizer, products, window  # noqa: PLC0415
 
         for module in (block, products, window):
             module.gpu_kernels = lambda _: gpu

@@ -9,12 +9,12 @@ from torch import Tensor
 __all__ = ["ALIGNMENT", "Layout", "as_real"]
 
 ALIGNMENT = 64
-"""Rows, and the columns of each parameter, start at multiples of this many elements, and zeros fill the gaps: 16-byte
-loads of bfloat16, in whole sectors of memory. The kernels are right for any other start, too, but slower."""
+"""Rows, and the columns of each parameter, start at multiples of this many elements, and zeros fill the gaps. Then a GPU
+loads 16 bytes of bfloat16 at a time, in whole sectors of memory. With other starts the kernels are correct but slower."""
 
 
 def as_real(tensor: Tensor) -> Tensor:
-    """A complex tensor as its real and imaginary parts, a view; any other tensor as it is."""
+    """A view of a complex tensor as its real and imaginary parts; a real tensor does not change."""
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
@@ -23,13 +23,13 @@ class Layout:
 
     Args:
         parameters: the owners of the columns. A complex parameter owns two columns per element.
-        alignment: every parameter starts at a multiple of this many columns. What lies between belongs to nobody and
-            stays zero, which changes no inner product.
+        alignment: every parameter starts at a multiple of this many columns. Columns between parameters belong to
+            no parameter and stay zero, which changes no inner product.
 
     Attributes:
-        parameters: as given.
-        numels: elements of each parameter.
-        borders: first column of each parameter, and the number of columns.
+        parameters: the given parameters.
+        numels: the number of real elements of each parameter.
+        borders: the first column of each parameter, and the number of all columns.
     """
 
     def __init__(self, parameters: Sequence[Tensor], alignment: int = 1) -> None:

@@ -1,4 +1,4 @@
-"""The window's memory: what it needs, and what would fit when it does not."""
+"""The memory of a window: how many bytes it needs, and which window would fit."""
 
 import os
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ __all__ = ["allocate_window", "readable", "window_bytes"]
 
 
 def window_bytes(size: int, columns: int, dtype: torch.dtype) -> int:
-    """Bytes of the rows of a window."""
+    """The number of bytes of the rows of a window."""
     return size * columns * dtype.itemsize
 
 
@@ -22,7 +22,7 @@ def allocate_window(
     device: torch.device,
     borders: Sequence[int] | None = None,
 ) -> Window:
-    """A window, or an error that says how many bytes it needs and which r or dtype would fit."""
+    """Make a window. If memory is short, the error says how many bytes it needs and which r or dtype would fit."""
     try:
         return Window(size, columns, borders=borders, dtype=dtype, device=device)
     except RuntimeError as error:  # a CPU allocation that fails is a plain RuntimeError
@@ -71,7 +71,7 @@ def _free_bytes(device: torch.device) -> int | None:
 
 
 def readable(count: float) -> str:
-    """A number of bytes in words."""
+    """A number of bytes with its unit, as text."""
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if count < 1000:
             return f"{count:.3g} {unit}"

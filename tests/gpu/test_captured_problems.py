@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from ggt_lab.runs.long_run import LongRun, advance
 
 from ggt_lab.problems import problem_class
+from ggt_lab.runs.long_run import LongRun, advance
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 NAMES = ["cifar10", "cifar10-vgg", "ptb-chars", "ptb-chars-transformer", "ptb-words"]
@@ -48,7 +48,7 @@ def test_a_captured_run_goes_on_where_it_was_left(optimizer, tmp_path):
     whole = advance(run, tmp_path)
     clock = iter([0.0] * 7 + [1e9] * 100)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ggt_lab.longrun.time.monotonic", lambda: next(clock))
+        patch.setattr("ggt_lab.runs.long_run.time.monotonic", lambda: next(clock))
         assert advance(run, tmp_path, deadline=1.0) is None
     resumed = advance(run, tmp_path)
     assert resumed["curve"][-1]["validation_loss"] == pytest.approx(whole["curve"][-1]["validation_loss"], rel=1e-3)

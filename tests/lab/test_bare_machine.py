@@ -19,12 +19,12 @@ MISSING += ["pytorch_optimizer", "torchzero"]
 def ggt(*words, missing=MISSING):
     arguments = ["src/ggt_lab/__main__.py", *map(str, words)]
     code = f"import sys; sys.modules.update(dict.fromkeys({missing!r})); sys.argv = {arguments!r}"
-    code += "; from ggt_lab.cli.main import main; main()"
+    code += "; from ggt_lab.cli import main; main()"
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
 
 def test_reproduce(tmp_path):
-    """Figures are drawn by the same command where matplotlib is."""
+    """Without matplotlib there are no figures; with it, the same command draws them."""
     done = ggt("reproduce", "R1", "--smoke", "--workers", 1, "--entrants", "GGT", "SGD", "--out", tmp_path)
     assert done.returncode == 0, done.stderr
     assert "R1: PTB characters, 3-layer LSTM" in done.stdout

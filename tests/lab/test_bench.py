@@ -144,7 +144,7 @@ def test_baselines_that_cannot_be_had_are_named(monkeypatch):
 
 
 def test_baselines_are_the_entrants_of_long_runs():
-    """Under the same names, with the same options but for fused kernels."""
+    """Benchmark and long runs use equal names and equal options, without the choice of fused kernels."""
     specs = {name: spec for name, (spec, _) in experiment("R1")._entrants.items()}
     for name, spec in training_step.BASELINES.items():
         assert spec.replace("(fused=True)", "") == specs[name]

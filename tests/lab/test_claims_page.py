@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ggt_lab.bench.speed_claims import speed_verdicts
+from ggt_lab.experiments.speed_claims import speed_verdicts
 from ggt_lab.experiments.verdicts import Verdict, write_verdicts
 from ggt_lab.report.claims_page import PAPER, collect, page, write_claims
 

@@ -1,4 +1,4 @@
-"""Claims about long runs: verdicts that can go either way, and runs in pieces."""
+"""Claims about long runs: every verdict can go either way, and runs can be stopped and continued."""
 
 import json
 import math
@@ -332,7 +332,7 @@ def test_entrants_in_pieces(tmp_path):
 
 
 def test_a_matrix_for_each_parameter(tmp_path):
-    """Two GGTs in one experiment stay two, with tiny windows, too."""
+    """Two GGTs in one experiment stay two entrants, also with tiny windows."""
     chosen = chosen_experiment("R1", entrants=["GGT", "GGT by parameter"])
     outcome = reproduce(chosen, tmp_path, Settings(1, smoke=True), command="c")
     assert "took part: GGT, GGT by parameter; Adam: not run" in outcome.verdicts[-1].ours
@@ -342,7 +342,7 @@ def test_a_matrix_for_each_parameter(tmp_path):
 
 
 def test_an_optimizer_that_is_not_installed(tmp_path, monkeypatch):
-    """It is named, its runs are not tried; those that were finished elsewhere are shown."""
+    """The verdict names it. Its runs are not tried, and runs that were finished on another machine are shown."""
     base = experiment("R1")
     chosen = DeepRace("R1", "t", "ptb-chars", {"SGD": base._entrants["SGD"], "Far": ("far_away.Opt", (0.1, 0.2))},
         tuning_epochs=1, epochs=2, keys=("train_perplexity",))  # fmt: skip
@@ -473,7 +473,7 @@ def test_verdicts_of_other_choices_are_other_statements():
     assert {words.removeprefix("with 60 epochs, weight_drop 0.4: ") for words in longer} == own
     assert not longer & own
     assert statements(epochs=50, changes=["batch=256"]) == own  # as they are anyway
-    assert statements(changes=["captured=True"]) == own  # the same runs, sooner
+    assert statements(changes=["captured=True"]) == own  # equal results in less time
 
 
 def test_newer_optimizers_decide_no_claim_of_the_paper():

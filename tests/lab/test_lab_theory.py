@@ -41,7 +41,7 @@ class Wells:
 @pytest.mark.parametrize(("dimension", "steps"), [(12, 7), (12, 11), (5, 5), (5, 40), (1, 10)])
 @pytest.mark.parametrize("eps", [1e-8, 1e-2])
 def test_adagrad_equals_the_dense_reference(dimension, steps, eps):
-    """Fewer steps than dimensions go through the window, more through a d × d sum."""
+    """Fewer steps than dimensions go through the Gram matrix, more through a d × d sum."""
     oracle = Recorded(SparseNoise(dimension, torch.Generator().manual_seed(1)))
     start = torch.randn(dimension, dtype=torch.float64)
     run = adagrad(oracle, start, steps=steps, lr=0.3, eps=eps)

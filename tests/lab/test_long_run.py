@@ -135,7 +135,7 @@ WITH_SPECTRA = LongRun("ptb-chars-tiny", "GGT(window=4)", 0.01, seed=1, epochs=2
 
 
 def test_spectra_of_an_interrupted_run(tmp_path, monkeypatch):
-    """They are those of the uninterrupted one, and what a recorder of the library sees."""
+    """They equal the spectra of the uninterrupted run, and the spectra that a recorder of the library sees."""
     whole = advance(WITH_SPECTRA, tmp_path / "kept", spectra=tmp_path / "whole")
     (tmp_path / "kept").mkdir()
     clock = iter(range(10**9))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ggt_lab.cli.main import COMMANDS
+from ggt_lab.cli.commands import COMMANDS
 from ggt_lab.cli.options import read_plainly, read_with_tyro
 
 LINES = [

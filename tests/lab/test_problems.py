@@ -1,4 +1,4 @@
-"""Problems: the same start and data for all, values against an independent solver, files of a user's own."""
+"""Problems: equal start and data for all optimizers, values against an independent solver, files of users."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The heat-map of a spectrum: what it shows is what was recorded, and odd spectra are drawn, too."""
+"""The heat-map of a spectrum: it shows what was recorded, and it can draw odd spectra."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""ggt plan: arithmetic of its own, input as people type it, and errors against what was measured."""
+"""ggt plan: its arithmetic, input as people type it, and its errors against measured steps."""
 
 import json
 from pathlib import Path

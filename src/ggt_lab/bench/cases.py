@@ -7,7 +7,7 @@ from typing import Any
 from ggt_lab.bench.training_step import MODELS
 from ggt_lab.problems.unknown_name import unknown
 
-__all__ = ["KINDS", "Case", "bench_command", "cases"]
+__all__ = ["KINDS", "Case", "cases", "measuring_command"]
 
 KINDS = ("steps", "paper", "training", "scopes", "baselines", "root", "kernels", "cpu")
 """The kinds of cases that ``--what`` may name. All kinds but cpu need a GPU at their full sizes."""
@@ -16,10 +16,10 @@ GPU_BYTES = 120e9
 """The largest window that is measured: an NVIDIA H200 holds it beside gradients, parameters and buffers."""
 
 
-def bench_command(kind: str) -> str:
+def measuring_command(kind: str) -> str:
     """The command that measures the cases of a kind, as verdicts and ``speed.json`` name it."""
     # The pages made from our records still name the command by its old module: `ggt claims` must follow a change here.
-    return f"python -m ggt_lab.bench --what {kind}"
+    return f"ggt bench --what {kind}"
 
 
 @dataclass(frozen=True)

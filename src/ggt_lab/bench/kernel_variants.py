@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ggt_lab.bench.timing import attempt, captured, measure
-from torch_ggt import solver as solvers
+from torch_ggt import coefficients
 from torch_ggt.backends import plain
 from torch_ggt.layout import ALIGNMENT
 
@@ -111,7 +111,7 @@ def root(device: torch.device, bandwidth: float, *, r: int, batch: int) -> dict[
     a[:, r // 3] = 1
 
     def by_torch(solver: str, tolerance: float = 1e-8) -> Tensor:
-        return solvers.coefficients(M, a, eps=_EPS, jitter=_JITTER, solver=solver, tolerance=tolerance)
+        return coefficients(M, a, eps=_EPS, jitter=_JITTER, solver=solver, tolerance=tolerance)
 
     u = (G @ by_torch("eigh")[..., None]).squeeze(-1)
     result: dict[str, Any] = {"r": r, "batch": batch}
@@ -131,9 +131,9 @@ def root(device: torch.device, bandwidth: float, *, r: int, batch: int) -> dict[
         name = f"kernel {json.dumps(variant)}" if variant else "kernel"
 
         def solve(variant: dict[str, int] = variant) -> Tensor:
-            from torch_ggt.backends.triton.root import coefficients  # noqa: PLC0415 - needs Triton
+            from torch_ggt.backends.triton import root  # noqa: PLC0415 - needs Triton
 
-            found: Tensor = coefficients(M, decay, a, eps=_EPS, jitter=_JITTER, tolerance=1e-8, **variant)
+            found: Tensor = root.coefficients(M, decay, a, eps=_EPS, jitter=_JITTER, tolerance=1e-8, **variant)
             return found
 
         result[name] = attempt(_ms, solve, device)

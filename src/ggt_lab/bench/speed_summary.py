@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ggt_lab.bench.cases import bench_command
+from ggt_lab.bench.cases import measuring_command
 from ggt_lab.data.atomic_files import write_atomically
 from ggt_lab.runs.environment import different_machines
 from ggt_lab.runs.results import Record
@@ -87,7 +87,7 @@ def _lines(record: Record) -> list[Line]:
     about = {
         "case": record["case"],
         "hardware": str(where.get("gpu") if record.get("device") == "cuda" else where.get("processor")),
-        "command": bench_command(kind),
+        "command": measuring_command(kind),
     }
     if kind in ("steps", "scopes", "baselines"):
         return _step_lines(record, about)

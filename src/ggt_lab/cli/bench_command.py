@@ -37,8 +37,8 @@ class BenchCommand:
 
     def run(self) -> None:
         """Measure what is not finished, sum up, draw."""
-        from ggt_lab.bench.case_files import existing_folders, read_cases  # noqa: PLC0415
-        from ggt_lab.bench.cases import KINDS, cases  # noqa: PLC0415
+        from ggt_lab.bench.case_files import existing_folders, read_cases
+        from ggt_lab.bench.cases import KINDS, cases
 
         if self.records:
             self._sum_up(read_cases(existing_folders(self.records)))
@@ -46,7 +46,7 @@ class BenchCommand:
         if self.list:
             say("\n".join(case.name for case in cases(self.what or KINDS, quick=self.quick)))
             return
-        from ggt_lab.bench.case_runner import unfinished, wanted_cases  # noqa: PLC0415
+        from ggt_lab.bench.case_runner import unfinished, wanted_cases
 
         wanted, device = wanted_cases(self.what, self.device, quick=self.quick)
         records = self._measure(wanted, device)
@@ -59,7 +59,7 @@ class BenchCommand:
             say(f"{len(left)} cases are left: the same command goes on with them")
 
     def _measure(self, wanted: "Sequence[Case]", device: str) -> "Sequence[Record]":
-        from ggt_lab.bench.case_runner import run_cases  # noqa: PLC0415
+        from ggt_lab.bench.case_runner import run_cases
 
         with progress_bar(self.out) as progress:
             progress(0, len(wanted), "")
@@ -73,8 +73,8 @@ class BenchCommand:
             return run_cases(wanted, self.out, device=device, seconds=self.seconds, on_done=count)
 
     def _sum_up(self, records: "Sequence[Record]") -> None:
-        from ggt_lab.bench.speed_summary import write_summary  # noqa: PLC0415
-        from ggt_lab.figures import drawn  # noqa: PLC0415
+        from ggt_lab.bench.speed_summary import write_summary
+        from ggt_lab.figures import drawn
 
         lines, promised = write_summary(records, self.out / "speed.json")
         _show_lines(lines)
@@ -83,7 +83,7 @@ class BenchCommand:
             _show_promises(measured)
 
         def draw() -> Sequence[Path]:
-            from ggt_lab.figures.speed_figures import draw_speed  # noqa: PLC0415 - matplotlib may not be here
+            from ggt_lab.figures.speed_figures import draw_speed
 
             return draw_speed(records, self.out)
 

@@ -20,9 +20,9 @@ class CalibrateCommand:
 
     def run(self) -> None:
         """Read the records, write the constants, and say how well they predict."""
-        from ggt_lab.bench.case_files import read_cases  # noqa: PLC0415
-        from ggt_lab.planning.calibration import SHIPPED, write_calibration  # noqa: PLC0415
-        from ggt_lab.planning.calibration_check import calibration_of, worst_and_typical  # noqa: PLC0415
+        from ggt_lab.bench.case_files import read_cases
+        from ggt_lab.planning.calibration import SHIPPED, write_calibration
+        from ggt_lab.planning.calibration_check import calibration_of, worst_and_typical
 
         found, errors = calibration_of(read_cases(self.folders))
         write_calibration(found, errors, self.to or SHIPPED)

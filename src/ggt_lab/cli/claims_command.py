@@ -20,7 +20,7 @@ class ClaimsCommand:
 
     def run(self) -> None:
         """Read the verdicts, write both files, and count the verdicts of each claim."""
-        from ggt_lab.report.claims_page import PAPER, write_claims  # noqa: PLC0415
+        from ggt_lab.report.claims_page import PAPER, write_claims
 
         rows = write_claims(self.records, self.page)
         statuses = list(dict.fromkeys(row.status for row in rows))

@@ -13,9 +13,9 @@ class ListCommand:
 
     def run(self) -> None:
         """Print the three lists."""
-        from ggt_lab.experiments.catalogue import experiment, experiment_names  # noqa: PLC0415
-        from ggt_lab.optimizers.specs import optimizer_names  # noqa: PLC0415
-        from ggt_lab.problems import problem_names  # noqa: PLC0415
+        from ggt_lab.experiments.catalogue import experiment, experiment_names
+        from ggt_lab.optimizers.specs import optimizer_names
+        from ggt_lab.problems import problem_names
 
         say("problems:    " + ", ".join(problem_names()))
         say("optimizers:  " + ", ".join(optimizer_names()))

@@ -54,7 +54,7 @@ def read(commands: Mapping[str, type], words: Sequence[str]) -> Any:  # noqa: AN
 
 def read_with_tyro(commands: Mapping[str, type], words: Sequence[str]) -> Any:  # noqa: ANN401
     """`read`, by tyro."""
-    import tyro  # noqa: PLC0415 - a machine may not have it
+    import tyro
 
     named: list[Any] = [Annotated[cls, tyro.conf.subcommand(name)] for name, cls in commands.items()]
     return tyro.cli(functools.reduce(operator.or_, named), args=words, prog=_PROGRAM, description=_DESCRIPTION)

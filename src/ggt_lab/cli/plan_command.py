@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ggt_lab.cli.options import Positional
 from ggt_lab.cli.terminal import Column, say, show_table
+from ggt_lab.planning.units import parse_bytes, parse_count, parse_seconds, readable_bytes, readable_seconds
 
 if TYPE_CHECKING:
     from ggt_lab.planning.calibration import Calibration
@@ -42,9 +43,8 @@ class PlanCommand:
 
     def run(self) -> None:
         """Predict, and say how well the formula predicts what was measured."""
-        from ggt_lab.planning.calibration_check import worst_and_typical  # noqa: PLC0415
-        from ggt_lab.planning.step_plan import make_plan  # noqa: PLC0415
-        from ggt_lab.planning.units import parse_bytes, parse_seconds  # noqa: PLC0415
+        from ggt_lab.planning.calibration_check import worst_and_typical
+        from ggt_lab.planning.step_plan import make_plan
 
         calibration, errors = _calibration(self.records)
         plan = make_plan(
@@ -77,10 +77,9 @@ def count_parameters(text: str) -> int:
         >>> count_parameters("5.3M"), count_parameters("logistic") > 0
         (5300000, True)
     """
-    import torch  # noqa: PLC0415 - so that `ggt --help` is quick
+    import torch
 
-    from ggt_lab.planning.units import parse_count  # noqa: PLC0415
-    from ggt_lab.problems import problem_class  # noqa: PLC0415
+    from ggt_lab.problems import problem_class
 
     if text[:1].isdigit() or text[:1] in ("-", "+", "."):
         return parse_count(text)
@@ -90,17 +89,15 @@ def count_parameters(text: str) -> int:
 
 def _calibration(folders: Sequence[Path]) -> "tuple[Calibration, list[float]]":
     """The constants, and the error of each step that was predicted from the others."""
-    from ggt_lab.bench.case_files import existing_folders, read_cases  # noqa: PLC0415
-    from ggt_lab.planning.calibration import load_calibration  # noqa: PLC0415
-    from ggt_lab.planning.calibration_check import calibration_of  # noqa: PLC0415
+    from ggt_lab.bench.case_files import existing_folders, read_cases
+    from ggt_lab.planning.calibration import load_calibration
+    from ggt_lab.planning.calibration_check import calibration_of
 
     calibration, errors = calibration_of(read_cases(existing_folders(folders))) if folders else load_calibration()
     return calibration, list(errors.values())
 
 
 def _show_plan(plan: "Plan") -> None:
-    from ggt_lab.planning.units import readable_bytes, readable_seconds  # noqa: PLC0415
-
     share = f", shared by {plan.gpus} GPUs; of each GPU:" if plan.gpus > 1 else ""
     sizes = [
         ("window", plan.window_bytes),
@@ -124,8 +121,6 @@ def _show_plan(plan: "Plan") -> None:
 
 
 def _what_fits(plan: "Plan") -> str:
-    from ggt_lab.planning.units import readable_bytes, readable_seconds  # noqa: PLC0415
-
     verdict = "It fits" if plan.fits_here else "It does NOT fit"
     windows = " or ".join(f"{rows} in {dtype}" for dtype, rows in plan.fits.items() if rows > 0)
     words = f"{verdict} into {readable_bytes(plan.memory)}, activations not counted. "

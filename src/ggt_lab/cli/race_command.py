@@ -46,11 +46,11 @@ class RaceCommand:
 
     def run(self) -> None:
         """Race, then show how the optimizers stand."""
-        from ggt_lab.figures import drawn  # noqa: PLC0415
-        from ggt_lab.runs.process_pool import waiting  # noqa: PLC0415
-        from ggt_lab.runs.race import grid  # noqa: PLC0415
-        from ggt_lab.runs.results import Results  # noqa: PLC0415
-        from ggt_lab.runs.standings import CRITERIA, beyond_the_edge  # noqa: PLC0415
+        from ggt_lab.figures import drawn
+        from ggt_lab.runs.process_pool import waiting
+        from ggt_lab.runs.race import grid
+        from ggt_lab.runs.results import Results
+        from ggt_lab.runs.standings import CRITERIA, beyond_the_edge
 
         if self.seeds < 1 or self.workers < 1 or self.widen < 0:
             raise ValueError(
@@ -76,7 +76,7 @@ class RaceCommand:
             _show_standings(f"{self.problem}: {words.format(metric=records[0]['metric'])}", records, by)
 
         def draw() -> list[Path]:
-            from ggt_lab.figures.race_curves import draw_curves  # noqa: PLC0415 - matplotlib may not be here
+            from ggt_lab.figures.race_curves import draw_curves
 
             title = f"{self.problem}: best learning rate of each; mean and range over {self.seeds} seeds"
             return draw_curves(records, folder / "curves", title=title)
@@ -86,8 +86,8 @@ class RaceCommand:
         say(f"A page with all of it: ggt report {folder}")
 
     def _race(self, runs: "Sequence[Run]", results: "Results") -> None:
-        from ggt_lab.runs.progress import count_tasks  # noqa: PLC0415
-        from ggt_lab.runs.race import race  # noqa: PLC0415
+        from ggt_lab.runs.progress import count_tasks
+        from ggt_lab.runs.race import race
 
         with progress_bar(results.path) as progress:
             race(runs, results, workers=self.workers, on_done=count_tasks(runs, results, progress))
@@ -95,7 +95,7 @@ class RaceCommand:
 
 def _show_standings(title: str, records: "Sequence[Record]", by: str) -> None:
     """The best learning rate of each optimizer by one criterion; the best optimizer comes first."""
-    from ggt_lab.runs.standings import standings  # noqa: PLC0415
+    from ggt_lab.runs.standings import standings
 
     rows = []
     for standing in standings(records, by=by):

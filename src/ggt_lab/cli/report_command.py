@@ -18,7 +18,7 @@ class ReportCommand:
 
     def run(self) -> None:
         """Write the page."""
-        from ggt_lab.report.page import write_report  # noqa: PLC0415
+        from ggt_lab.report.page import write_report
 
         page = write_report(self.folder)
         say(f"Report: {page}\nOpen it in a browser; it needs no network.")

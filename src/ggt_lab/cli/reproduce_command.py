@@ -44,10 +44,10 @@ class ReproduceCommand:
 
     def run(self) -> None:
         """Run the experiment, judge its claims, draw its figures."""
-        import torch  # noqa: PLC0415 - so that `ggt --help` is quick
+        import torch
 
-        from ggt_lab.experiments.catalogue import chosen_experiment, default_folder  # noqa: PLC0415
-        from ggt_lab.experiments.experiment import Settings, reproduce  # noqa: PLC0415
+        from ggt_lab.experiments.catalogue import chosen_experiment, default_folder
+        from ggt_lab.experiments.experiment import Settings, reproduce
 
         chosen = chosen_experiment(
             self.name, entrants=self.entrants, epochs=self.epochs, changes=self.set, step_times=self.step_times

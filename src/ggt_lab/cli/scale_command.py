@@ -22,9 +22,9 @@ class ScaleCommand:
 
     def run(self) -> None:
         """Predict, write, and show."""
-        from ggt_lab.data.atomic_files import write_atomically  # noqa: PLC0415
-        from ggt_lab.figures.many_gpus_figure import draw_scale  # noqa: PLC0415
-        from ggt_lab.planning.many_gpus_table import HEADINGS, cells, markdown, scale_table, title  # noqa: PLC0415
+        from ggt_lab.data.atomic_files import write_atomically
+        from ggt_lab.figures.many_gpus_figure import draw_scale
+        from ggt_lab.planning.many_gpus_table import HEADINGS, cells, markdown, scale_table, title
 
         rows = scale_table(self.window, self.dtype)
         self.out.mkdir(parents=True, exist_ok=True)

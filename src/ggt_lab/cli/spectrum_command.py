@@ -39,9 +39,9 @@ class SpectrumCommand:
 
     def run(self) -> None:
         """Train with a recorder, draw, and diagnose."""
-        from ggt_lab.figures.spectrum_density import draw_spectrum  # noqa: PLC0415
-        from ggt_lab.runs.race import grid  # noqa: PLC0415
-        from ggt_lab.spectra.recorded_runs import record_spectrum, tuned_runs, write_spectrum  # noqa: PLC0415
+        from ggt_lab.figures.spectrum_density import draw_spectrum
+        from ggt_lab.runs.race import grid
+        from ggt_lab.spectra.recorded_runs import record_spectrum, tuned_runs, write_spectrum
 
         is_race = Path(self.what).is_dir()
         if is_race:

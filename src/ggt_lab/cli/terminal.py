@@ -57,8 +57,8 @@ def show_table(
     if _console is None:
         say("\n".join([title, *_aligned([[column.heading for column in columns], *rows], columns)]))
         return
-    from rich.markup import escape  # noqa: PLC0415 - a machine may not have it
-    from rich.table import Table  # noqa: PLC0415
+    from rich.markup import escape
+    from rich.table import Table
 
     table = Table(title=escape(title), title_justify="left", show_lines=lines)
     for column in columns:
@@ -104,8 +104,8 @@ def progress_bar(results: Path) -> "Iterator[Progress]":
 
 @contextmanager
 def _live_bar() -> "Iterator[Progress]":
-    from rich import progress  # noqa: PLC0415 - a machine may not have it
-    from rich.markup import escape  # noqa: PLC0415
+    from rich import progress
+    from rich.markup import escape
 
     columns = (
         progress.TextColumn("{task.description}", table_column=None),

@@ -32,8 +32,8 @@ class TrainCommand:
 
     def run(self) -> None:
         """Train until all runs are finished or the time is up."""
-        from ggt_lab.runs.long_run import read_runs, run_until  # noqa: PLC0415
-        from ggt_lab.runs.results import Results  # noqa: PLC0415
+        from ggt_lab.runs.long_run import read_runs, run_until
+        from ggt_lab.runs.results import Results
 
         runs = read_runs(self.runs)
         left = run_until(

@@ -16,5 +16,8 @@ def drawn(draw: Callable[[], Sequence[_T]]) -> Sequence[_T]:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != "matplotlib":
             raise
-        warnings.warn("matplotlib is not installed: no figures; the same command where it is draws them", stacklevel=2)
+        warnings.warn(
+            "matplotlib is not installed: no figures. Run the same command where it is installed to draw them.",
+            stacklevel=2,
+        )
         return []

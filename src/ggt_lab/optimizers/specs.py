@@ -14,7 +14,7 @@ from ggt_lab.optimizers.muon_and_adamw import MuonAndAdamW
 from ggt_lab.problems.unknown_name import unknown
 from torch_ggt import GGT
 
-__all__ = ["OptimizerFactory", "check_optimizer", "missing_package", "optimizer_factory", "optimizer_names"]
+__all__ = ["check_optimizer", "missing_package", "optimizer_factory", "optimizer_names"]
 
 OptimizerFactory = Callable[[Iterable[torch.nn.Parameter], float], torch.optim.Optimizer]
 """A function of parameters and a learning rate that makes an optimizer."""

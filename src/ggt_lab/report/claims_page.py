@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from ggt_lab.bench.case_files import read_cases
-from ggt_lab.bench.speed_claims import speed_verdicts
 from ggt_lab.data.atomic_files import write_atomically
+from ggt_lab.experiments.speed_claims import speed_verdicts
 from ggt_lab.experiments.verdicts import HOLDS, NOT_RUN, Verdict, markdown_row, read_verdicts
 
 __all__ = ["PAPER", "Row", "collect", "page", "write_claims"]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from ggt_lab.runs.process_pool import waiting
 from ggt_lab.runs.results import Record, Results, Task
 
-__all__ = ["Progress", "count_tasks"]
+__all__ = ["count_tasks"]
 
 Progress = Callable[[int, int, str], None]
 """Called with (tasks done, tasks in all, the task that was done last)."""

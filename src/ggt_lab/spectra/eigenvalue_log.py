@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from ggt_lab.data.atomic_files import atomic_file
-from torch_ggt import GGT
+from torch_ggt import GGT, Window
 from torch_ggt.spectrum.eigenvalues import isotropic_moment, rounding_level
-from torch_ggt.window import Window
 
 __all__ = ["EigenvalueLog", "condition_numbers", "read_spectra"]
 

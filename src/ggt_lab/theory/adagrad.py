@@ -1,12 +1,14 @@
 """Algorithm 2: full-matrix AdaGrad on a convex function, with the averaged iterate as its output."""
 
+import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ggt_lab.theory.oracles import Oracle
-from torch_ggt import Window, coefficients
+from torch_ggt import coefficients
 
 __all__ = ["AdaGradRun", "adagrad"]
 
@@ -23,13 +25,11 @@ class AdaGradRun:
     """w, the number of calls to the oracle."""
 
 
-def adagrad(
-    oracle: Oracle, start: Tensor, *, steps: int, lr: float, eps: float = 1e-8, window: Window | None = None
-) -> AdaGradRun:
+def adagrad(oracle: Oracle, start: Tensor, *, steps: int, lr: float, eps: float = 1e-8) -> AdaGradRun:
     r"""Run x ← x - η [εI + (G_t G_tᵀ)^½]⁻¹ g_t for ``steps`` steps, where G_t holds all gradients so far.
 
-    If there are fewer gradients than dimensions (w < d), a window of the library keeps them. Otherwise a d × d sum is
-    smaller, and the solver of the library serves it too: [(GGᵀ)^½ + ε]⁻¹ g is `coefficients` of GGᵀ itself.
+    If there are fewer gradients than dimensions (w < d), the step lies in their span and is G·c, with c the
+    `coefficients` of (GᵀG, e_t). Otherwise a d × d sum is smaller, and the step is the `coefficients` of (GGᵀ, g_t).
 
     Args:
         oracle: the function; only ``sample`` is called.
@@ -37,26 +37,39 @@ def adagrad(
         steps: w ≥ 1.
         lr: η > 0.
         eps: ε ≥ 0.
-        window: a float64 window of ``steps`` rows to use again, so that restarts allocate nothing. It is reset.
     """
     if steps < 1 or not lr > 0 or not eps >= 0:
         raise ValueError(f"need steps ≥ 1, lr > 0, eps ≥ 0; got steps={steps}, lr={lr}, eps={eps}")
     x = start.double().clone()
     total = torch.zeros_like(x)
-    by_window = steps < x.numel()
-    if by_window:
-        window = window or Window(steps, x.numel(), dtype=torch.float64, device=x.device)
-        window.reset()
-    outer = torch.zeros(0 if by_window else x.numel(), x.numel(), dtype=torch.float64, device=x.device)
+    direction = _in_the_span(steps, x, eps) if steps < x.numel() else _by_the_sum(x, eps)
     for _ in range(steps):
         total += x
-        g = oracle.sample(x)
-        if by_window and window is not None:
-            newest = window.push(g, window.measure(g), betas=(0.0, 1.0))
-            c = coefficients(window.moment(), newest, eps=eps, jitter=0.0)
-            step = window.expand(c, out=torch.empty_like(x))
-        else:
-            outer.addr_(g, g)
-            step = coefficients(outer, g, eps=eps, jitter=0.0)
-        x = x - lr * step
+        x = x - lr * direction(oracle.sample(x))
     return AdaGradRun(average=total / steps, last=x, steps=steps)
+
+
+def _in_the_span(steps: int, x: Tensor, eps: float) -> Callable[[Tensor], Tensor]:
+    """The direction of each new gradient, from the Gram matrix of the gradients so far."""
+    gradients, gram = x.new_zeros(steps, x.numel()), x.new_zeros(steps, steps)
+    number = itertools.count()
+
+    def direction(g: Tensor) -> Tensor:
+        t = next(number)
+        gradients[t] = g
+        gram[t] = gram[:, t] = gradients @ g
+        newest = torch.zeros_like(gram[t])
+        newest[t] = 1
+        return coefficients(gram, newest, eps=eps, jitter=0.0) @ gradients
+
+    return direction
+
+
+def _by_the_sum(x: Tensor, eps: float) -> Callable[[Tensor], Tensor]:
+    """The direction of each new gradient, from the d × d sum of the gradients so far."""
+    outer = x.new_zeros(x.numel(), x.numel())
+
+    def direction(g: Tensor) -> Tensor:
+        return coefficients(outer.addr_(g, g), g, eps=eps, jitter=0.0)
+
+    return direction

@@ -5,12 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from ggt_lab.theory.adagrad import AdaGradRun, adagrad
 from ggt_lab.theory.oracles import Oracle, Proximal
-from torch_ggt import Window
 
 __all__ = ["HardWindowRun", "Schedule", "hard_window", "schedule"]
 
@@ -99,12 +97,11 @@ def hard_window(
         on_window: called after each window with its problem and its run, for example to measure the adaptive ratio.
     """
     x = start.double().clone()
-    memory = Window(window, x.numel(), dtype=torch.float64, device=x.device) if window < x.numel() else None
     best, norms = x, [float(oracle.gradient(x).norm())]
     for _ in range(restarts):
         problem = Proximal(oracle, x, strength)
         rate = lr(problem, x) if callable(lr) else lr
-        run = adagrad(problem, x, steps=window, lr=rate, eps=eps, window=memory)
+        run = adagrad(problem, x, steps=window, lr=rate, eps=eps)
         if on_window is not None:
             on_window(problem, run)
         x = run.average

@@ -54,7 +54,7 @@ def agree(group: Any, claim: Callable[[], Claim], piece_of: Callable[[Tensor], P
             for (name, parameter), piece in zip(given.parameters, pieces, strict=True)
         ],
     }
-    # The claims of a thousand ranks are long, and mostly equal. So ranks send hashes, and claims only if those differ.
+    # The claims of a thousand ranks are long, and mostly equal. So ranks compare hashes first.
     boxes = [(piece.offsets, piece.sizes) for piece in pieces]
     everyone = _gathered(group, (hashlib.sha256(repr(mine).encode()).digest(), boxes))
     if any(fingerprint != everyone[0][0] for fingerprint, _ in everyone) or error is not None:

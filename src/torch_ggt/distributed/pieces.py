@@ -97,7 +97,9 @@ def whole(parameter: Tensor) -> Piece:
 def piece_of_dtensor(parameter: Any) -> Piece:  # noqa: ANN401 - a DTensor, whose type is not imported here
     """The shard of a DTensor on this rank."""
     if any(placement.is_partial() for placement in parameter.placements):
-        raise ValueError(f"GGT: a parameter with placements {parameter.placements} is an unfinished sum; redistribute it")
+        raise ValueError(
+            f"GGT: a parameter with placements {parameter.placements} is an unfinished sum; redistribute it"
+        )
     (chunk,) = parameter.__create_chunk_list__()
     pairs = ((0, 2),) if parameter.is_complex() else ()
     return Piece(

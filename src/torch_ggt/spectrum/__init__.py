@@ -1,4 +1,4 @@
-"""Record the spectrum of recent gradients while any optimizer trains, and say whether a full matrix is worth it.
+"""Record the spectrum of recent gradients while any optimizer trains, and say if a full matrix is worth its cost.
 
 >>> model = torch.nn.Linear(3, 1)
 >>> optimizer = torch.optim.Adam(model.parameters())
@@ -12,11 +12,11 @@
 >>> recorder.cost
 'a window of its own: 5 × 4 float32 = 80 B (and a row), and one pass over it per step'
 
-``recorder.diagnose().summary`` says it in words. A GGT has a window already, of momentum by default, and that one is
-read; any other optimizer gets one of its gradients beside it. Training itself is the same to the last bit.
+``recorder.diagnose().summary`` gives the diagnosis in words. The recorder reads the window of a GGT, which holds momentum
+by default. For any other optimizer, it keeps its own window of gradients. Training does not change by a single bit.
 
-Rooms: `recorder` (hooks and records), `watched` (whose window), `comparison` (steps of one moment), `eigenvalues`, and
-`diagnosis` (numbers and words).
+Rooms: `recorder` (hooks and records), `sources` (where a recorder reads its window), `comparison` (steps of one moment),
+`eigenvalues`, and `diagnosis` (numbers and words).
 """
 
 from torch_ggt.spectrum.comparison import StepComparison, compare_steps

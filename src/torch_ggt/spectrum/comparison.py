@@ -1,8 +1,8 @@
-r"""One window's full-matrix step against what cheaper methods would make of the same rows.
+r"""Compare the full-matrix step of a window with the steps that cheaper methods make of its rows.
 
 Symbols as in `window`: G (d × r) holds the decayed rows as columns, M = GᵀG, v = G e is the newest row, and
-u = G [(M + δI)^½ + εI]⁻¹ e the full-matrix step for it. Steps in the span are G c, so that their inner products cost
-nothing in d: cᵀ M c. The diagonal step v/√diag(GGᵀ) is not in the span, and takes one pass over the rows.
+u = G [(M + δI)^½ + εI]⁻¹ e is its full-matrix step. A step in the span of the rows is G c. The inner products of such
+steps, cᵀ M c, need no pass over the rows. The diagonal step v/√diag(GGᵀ) is not in the span, and needs one pass.
 """
 
 import math
@@ -18,33 +18,33 @@ from torch_ggt.window import Window
 
 __all__ = ["StepComparison", "compare_steps", "decay_by_age"]
 
-# Elements of a block of rows that is widened to float64 at a time.
+# How many elements of the rows are widened to float64 at a time.
 _BLOCK = 1_048_576
 
 
 @dataclass(frozen=True)
 class StepComparison:
-    """The full-matrix step of one moment against others from the same window; NaN where a step is zero."""
+    """The cosines of one full-matrix step with cheaper steps from its window; NaN if a step is zero."""
 
     diagonal: float
     """Cosine with v/√diag(GGᵀ), the step of diagonal AdaGrad, RMSprop and Adam."""
     sgd: float
-    """Cosine with v itself: plain SGD, or SGD with momentum if that is what the window holds."""
+    """Cosine with v itself, the step of SGD, or of SGD with momentum if the window holds momentum."""
     by_window: dict[int, float]
-    """Cosine with the step of the newest s rows alone, for s = 1, 2, 5, 10, …, and all rows that are filled."""
+    """Cosine with the step of the newest s rows alone, for s = 1, 2, 5, 10, … and for all filled rows."""
 
 
 @torch.no_grad()
 def compare_steps(
     window: Window, *, eps: float = 1e-8, jitter: float = 1e-6, columns: Columns | None = None
 ) -> StepComparison:
-    """Compare u = G [(M + δI)^½ + εI]⁻¹ e_newest with what cheaper methods would do; one pass over the rows.
+    """Compare u = G [(M + δI)^½ + εI]⁻¹ e_newest with the steps of cheaper methods, in one pass over the rows.
 
     Args:
-        window: with at least one row; only read.
-        eps: ε, of the full-matrix and of the diagonal step.
+        window: a window with at least one row; it is only read.
+        eps: ε of the full-matrix step and of the diagonal step.
         jitter: δ = jitter·tr(M)/r.
-        columns: where the columns of the window are, if some of them are on other ranks.
+        columns: where the columns of the window are; None if all of them are in this process.
 
     Example:
         >>> window = Window(2, 2, dtype=torch.float64)
@@ -60,11 +60,11 @@ def compare_steps(
     newest_first = _newest_first(window).cpu()
     moment = window.moment().cpu()[newest_first][:, newest_first]
     sizes = _ladder(filled)
-    if moment[0, 0] == 0:  # v = 0, and what follows would compare rounding errors
+    if moment[0, 0] == 0:  # v = 0: the cosines would compare rounding errors
         return StepComparison(diagonal=math.nan, sgd=math.nan, by_window=dict.fromkeys(sizes, math.nan))
     eigenvalues, vectors = robust_eigh(moment)
-    # ‖G c‖ = ‖root c‖. Through the root, because cᵀ M c cancels where rows are nearly collinear; and without what is
-    # rounding, because c is large just there.
+    # ‖G c‖ = ‖root c‖. We use the root, because cᵀ M c cancels if rows are nearly collinear. We leave out eigenvalues at
+    # rounding level, because c is large in their directions.
     noise = rounding_level(torch.float64, window.size) * moment.trace()
     root = torch.where(eigenvalues > noise, eigenvalues, 0.0).sqrt()[:, None] * vectors.mT
 
@@ -86,18 +86,18 @@ def compare_steps(
 
 
 def decay_by_age(window: Window) -> Tensor:
-    """The weights β₂^age of a window's rows, newest first and on the CPU; 0 for rows not yet filled."""
+    """The weights β₂^age of the rows of a window, newest first, on the CPU; 0 for empty rows."""
     return window.decay[_newest_first(window)].cpu()
 
 
 def _newest_first(window: Window) -> Tensor:
-    """Slots of the ring by age; those not yet filled come last."""
+    """The slots of the ring by age; empty slots come last."""
     ages = torch.arange(window.size, device=window.position.device)
     return (window.position - 1 - ages).remainder(window.size)
 
 
 def _ladder(rows: int) -> list[int]:
-    """1, 2, 5, 10, 20, 50, … below ``rows``, and ``rows``."""
+    """1, 2, 5, 10, 20, 50, … below ``rows``, and ``rows`` itself."""
     decades = range(len(str(rows)))
     return [*(s for decade in decades for s in (10**decade, 2 * 10**decade, 5 * 10**decade) if s < rows), rows]
 
@@ -108,7 +108,7 @@ def _cosine(a: Tensor, b: Tensor) -> float:
 
 
 def _products_with_diagonal_step(window: Window, c: Tensor, eps: float, where: Columns) -> tuple[float, float]:
-    """(u·p, p·p) for u = G c and the diagonal step p, a block of columns at a time."""
+    """(u·p, p·p) for u = G c and the diagonal step p, computed by blocks of columns."""
     rows = window.rows
     c = c.to(rows.device)
     newest = (window.position - 1).remainder(window.size)[None]

@@ -1,4 +1,4 @@
-"""Is a full matrix worth it for this model? What recorded spectra and compared steps say about it, as pure functions.
+"""Is a full matrix worth its cost for this model? Pure functions answer from recorded spectra and compared steps.
 
 λ are the eigenvalues of GᵀG, the squares of the recorded singular values.
 """
@@ -17,10 +17,10 @@ from torch_ggt.spectrum.eigenvalues import effective_rank, eigenvalues_above_rou
 
 __all__ = ["Diagnosis", "diagnose"]
 
-# A cosine of 0.95 is an angle of 18°: 10 % of a step's energy lies elsewhere, less than the noise of most gradients.
+# A cosine of 0.95 is an angle of 18°: 10 % of a step's energy has another direction. Most gradients have more noise.
 ENOUGH_COSINE = 0.95
-# The step rescales directions by √condition against each other: by √10 ≈ 3, as much as neighbours on a grid of learning
-# rates differ. And three times what unstructured gradients show is no more than uneven gradient lengths bring about.
+# The step rescales directions by √condition against each other. √10 ≈ 3 is the ratio of neighbours on a grid of learning
+# rates. Uneven lengths of gradients alone can bring three times the condition number of unstructured gradients.
 LARGE_CONDITION = 10.0
 BEYOND_ISOTROPIC = 3.0
 
@@ -29,43 +29,43 @@ BEYOND_ISOTROPIC = 3.0
 class Diagnosis:
     """What a window and its recorded spectra say. Spectra are medians over the last quarter of the records.
 
-    NaN stands for what a window of zeros does not tell.
+    A number is NaN if the window holds only zeros and cannot give it.
     """
 
     history: str
     """What the rows are: "momentum" or "gradient"."""
     window: int
-    """r."""
+    """r, the size of the window."""
     rows: int
     """How many of the r rows were filled at the last record."""
     records: int
-    """How many spectra were looked at."""
+    """How many spectra were recorded."""
     moments: int
-    """At how many moments steps were compared; cosines are medians over the last quarter of these."""
+    """At how many moments steps were compared. Cosines are medians over the last quarter of these moments."""
     condition: float
-    """λmax/λmin of GᵀG over the filled rows, eigenvalues at rounding level left out."""
+    """λmax/λmin of GᵀG over the filled rows, without eigenvalues at rounding level."""
     condition_max: float
-    """The same, its largest over all records."""
+    """The largest condition number of all records."""
     condition_isotropic: float
-    """The same, of gradients without any structure that have the momentum and decay of these rows."""
+    """The condition number for gradients without structure, with the momentum and decay of these rows."""
     dropped: int
     """How many eigenvalues of the last record were at rounding level."""
     rounding: float
-    """What rounding level is: this share of Σλ."""
+    """The rounding level, as a share of Σλ."""
     effective_rank: float
     """exp(entropy of λ/Σλ), at most r."""
     effective_rank_isotropic: float
-    """The same, of gradients without any structure."""
+    """The effective rank for gradients without structure."""
     stable_rank: float
     """Σλ/λmax, at most r."""
     cosine_diagonal: float
-    """Between the full-matrix and the diagonal step."""
+    """The cosine of the full-matrix step with the diagonal step."""
     cosine_sgd: float
-    """Between the full-matrix step and the newest row itself."""
+    """The cosine of the full-matrix step with the newest row itself."""
     cosine_sgd_isotropic: float
-    """The same, of gradients without any structure: below 1 because the matrix undoes momentum's own correlation."""
+    """`cosine_sgd` for gradients without structure. It is below 1, because the matrix undoes momentum's correlation."""
     cosine_by_window: dict[int, float]
-    """Between the full-matrix step and that of the newest s rows."""
+    """The cosine of the full-matrix step with the step of the newest s rows."""
 
     @property
     def energy_beyond_diagonal(self) -> float:
@@ -74,33 +74,33 @@ class Diagnosis:
 
     @property
     def energy_beyond_sgd(self) -> float:
-        """The same for plain SGD (with momentum, if the window holds that)."""
+        """1 - cos² for the step of SGD, or of SGD with momentum if the window holds momentum."""
         return 1 - self.cosine_sgd**2
 
     @property
     def sufficient_window(self) -> int | None:
-        """The smallest s with a cosine of at least 0.95; None if only the whole window has it."""
+        """The smallest s with a cosine of at least 0.95; None if only the whole window reaches it."""
         *shorter, _ = self.cosine_by_window.items()
         enough = [s for s, cosine in shorter if cosine >= ENOUGH_COSINE]
         return min(enough, default=None)
 
     @property
     def threshold_condition(self) -> float:
-        """What a condition number must exceed to count as anisotropic: 10, and 3 times the isotropic one."""
+        """From this condition number on, rows count as anisotropic: the larger of 10 and 3 times `condition_isotropic`."""
         return max(LARGE_CONDITION, BEYOND_ISOTROPIC * self.condition_isotropic)
 
     @property
     def verdict(self) -> str:
         """Whether to race a full-matrix method, and why.
 
-        - A cheaper step with a cosine of at least 0.95 (18°, 10 % of the energy elsewhere): little to gain over it.
-        - A condition number below 10, or below 3 times that of unstructured gradients: little reason to expect a gain.
-        - Else worth a race.
+        - If a cheaper step has a cosine of at least 0.95 (18°, 10 % of the energy elsewhere), there is little to gain.
+        - If the condition number is below 10, or below 3 times `condition_isotropic`, we expect little gain.
+        - Otherwise it is worth a race.
 
-        None of it proves a gain, or that there is none. The paper saw condition numbers of 10³ on a CNN, with little
-        gain, and on a recurrent net of up to 10⁶, with much; eigenvalues that are small because they are noise raise
-        the condition number just as well. A diagonal of few rows is noisy by itself: for Gaussian gradients without
-        structure its cosine is 0.80 for r = 1, 0.95 for r = 5 and 0.99 for r = 20, and with momentum 0.9 it is 0.8.
+        The verdict proves neither a gain nor its absence. The paper saw condition numbers of 10³ on a CNN, with little
+        gain, and of up to 10⁶ on a recurrent net, with much gain. Small eigenvalues that are only noise raise the
+        condition number, too. A diagonal of few rows is noisy by itself. For Gaussian gradients without structure, the
+        cosine is 0.80 for r = 1, 0.95 for r = 5 and 0.99 for r = 20. With momentum 0.9 it is 0.8.
         """
         if math.isnan(self.condition) or math.isnan(self.cosine_diagonal):
             return "Nothing can be said: the newest rows are zero."
@@ -131,7 +131,7 @@ class Diagnosis:
 
     @property
     def summary(self) -> str:
-        """All of it in words."""
+        """The whole diagnosis in words."""
         window = f"{self.rows} {self.history} rows" + ("" if self.rows == self.window else f" (of {self.window})")
         last = _last_quarter(range(self.records))
         whole = max(self.cosine_by_window)
@@ -152,7 +152,7 @@ class Diagnosis:
         )
 
     def numbers(self) -> dict[str, Any]:
-        """Every field and what follows from them, as plain JSON types; None for NaN."""
+        """All fields, and the numbers that follow from them, as plain JSON types; None stands for NaN."""
         found = {
             **asdict(self),
             "energy_beyond_diagonal": self.energy_beyond_diagonal,
@@ -173,14 +173,14 @@ def diagnose(
     history: str = "gradient",
     dtype: torch.dtype = torch.float64,
 ) -> Diagnosis:
-    """Sum up recorded spectra and step comparisons.
+    """Summarize recorded spectra and step comparisons.
 
     Args:
-        spectra: singular values of the filled rows, at least one, oldest first; each of shape (≤ r,).
-        comparisons: what `compare_steps` found, oldest first, at least one.
-        isotropic: what `isotropic_moment` gives for the whole window, shape (r, r).
+        spectra: the singular values of the filled rows, each of shape (≤ r,); at least one spectrum, oldest first.
+        comparisons: results of `compare_steps`; at least one, oldest first.
+        isotropic: the result of `isotropic_moment` for the whole window, shape (r, r).
         history: what the rows are, "momentum" or "gradient".
-        dtype: of the rows; decides what is rounding.
+        dtype: the dtype of the rows, which sets the rounding level.
 
     Example:
         >>> spectra = [torch.tensor([4.0, 2.0], dtype=torch.float64)]
@@ -198,7 +198,7 @@ def diagnose(
     conditions = [_condition(eigenvalues) for eigenvalues in kept]
     recent, last = _last_quarter(kept), _last_quarter(comparisons)
     sizes = list(last[-1].by_window)
-    last = [comparison for comparison in last if list(comparison.by_window) == sizes]  # of as many filled rows
+    last = [comparison for comparison in last if list(comparison.by_window) == sizes]  # equally many rows
     rows = spectra[-1].numel()
     twin = isotropic[:rows, :rows]
     twin_eigenvalues, twin_vectors = torch.linalg.eigh(twin)

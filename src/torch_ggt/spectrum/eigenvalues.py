@@ -1,4 +1,4 @@
-"""What the eigenvalues λ of a window's GᵀG say, and what they would be for gradients without structure."""
+"""Numbers from the eigenvalues λ of a window's GᵀG, and the GᵀG of gradients without structure."""
 
 import math
 
@@ -9,10 +9,10 @@ __all__ = ["effective_rank", "eigenvalues_above_rounding", "isotropic_moment", "
 
 
 def rounding_level(dtype: torch.dtype, rows: int) -> float:
-    """The λ/Σλ below which an eigenvalue of GᵀG cannot be told from zero.
+    """The share λ/Σλ below which an eigenvalue of GᵀG may be zero: rounding hides the difference.
 
-    Rounding the rows to ``dtype`` moves every singular value by up to u·√Σλ, where u is the unit roundoff; the float64
-    Gram is good to about r·2⁻⁵².
+    Rounding the rows to ``dtype`` moves every singular value by up to u·√Σλ, where u is the unit roundoff. The
+    float64 Gram matrix is correct to about r·2⁻⁵².
 
     Example:
         >>> rounding_level(torch.bfloat16, 20) == 2.0**-16
@@ -22,7 +22,7 @@ def rounding_level(dtype: torch.dtype, rows: int) -> float:
 
 
 def eigenvalues_above_rounding(singular_values: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
-    """λ = σ², without those that are zero but for the rounding of rows of ``dtype``; shape (≤ r,), in the order given.
+    """λ = σ² without eigenvalues at the rounding level of rows of ``dtype``; shape (≤ r,), in the given order.
 
     Example:
         >>> eigenvalues_above_rounding(torch.tensor([3.0, 1.0, 1e-9], dtype=torch.float64))
@@ -33,7 +33,7 @@ def eigenvalues_above_rounding(singular_values: Tensor, dtype: torch.dtype = tor
 
 
 def effective_rank(eigenvalues: Tensor) -> float:
-    r"""exp(entropy of λ/Σλ): r for r equal eigenvalues, 1 for a single one, NaN for none.
+    r"""exp(entropy of λ/Σλ): r for r equal eigenvalues, 1 for a single eigenvalue, NaN for no eigenvalues.
 
     Example:
         >>> round(effective_rank(torch.tensor([2.0, 2.0, 2.0, 0.0])), 6)
@@ -44,7 +44,7 @@ def effective_rank(eigenvalues: Tensor) -> float:
 
 
 def stable_rank(eigenvalues: Tensor) -> float:
-    """Σλ/λmax: as `effective_rank`, but small eigenvalues hardly count; NaN for none.
+    """Σλ/λmax. It is like `effective_rank`, but small eigenvalues hardly count; NaN for no eigenvalues.
 
     Example:
         >>> stable_rank(torch.tensor([4.0, 2.0, 0.0]))
@@ -54,16 +54,16 @@ def stable_rank(eigenvalues: Tensor) -> float:
 
 
 def isotropic_moment(decay: Tensor, *, beta1: float = 0.0, nesterov: bool = False) -> Tensor:
-    r"""The M of orthonormal gradients: what a window shows of momentum and decay alone, with no structure to find.
+    r"""M for orthonormal gradients: a window of them shows only momentum and decay, and no structure.
 
-    Rows :math:`w_t = \sum_k h_k g_{t-k}` of orthonormal g have :math:`w_s\cdot w_t = \sum_k h_k h_{k+|s-t|}`, which for
-    momentum, h_k = β₁^k, is β₁^|s-t|/(1 - β₁²). Its condition number alone grows with r to ((1 + β₁)/(1 - β₁))²: 361
-    for β₁ = 0.9.
+    Rows :math:`w_t = \sum_k h_k g_{t-k}` of orthonormal g have :math:`w_s\cdot w_t = \sum_k h_k h_{k+|s-t|}`. For
+    momentum, h_k = β₁^k, this is β₁^|s-t|/(1 - β₁²). Its condition number grows with r to ((1 + β₁)/(1 - β₁))², which
+    is 361 for β₁ = 0.9.
 
     Args:
-        decay: weights β₂^age, newest first, shape (r,).
-        beta1: the momentum of what is in the window; 0 for gradients.
-        nesterov: the window holds g + β₁ v: h_0 = 1 + β₁ and h_k = β₁^(k + 1).
+        decay: the weights β₂^age, newest first, shape (r,).
+        beta1: β₁ of the momentum in the window; 0 if the window holds gradients.
+        nesterov: whether the window holds g + β₁ v; then h_0 = 1 + β₁ and h_k = β₁^(k + 1).
 
     Returns:
         Shape (r, r), float64.

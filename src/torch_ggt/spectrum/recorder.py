@@ -1,4 +1,4 @@
-"""The recorder: hooks around ``optimizer.step`` that watch a window and note its singular values."""
+"""The recorder: hooks around ``optimizer.step`` that record the singular values of a window."""
 
 from collections import defaultdict
 from dataclasses import dataclass
@@ -26,33 +26,34 @@ class SpectrumRecord:
     """The window of one full matrix after one step."""
 
     step: int
-    """Which call of ``optimizer.step`` since the recorder was attached; the first is 1."""
+    """The number of calls of ``optimizer.step`` since the recorder was attached; the first call has number 1."""
     block: int
-    """Which full matrix: 0, but for a GGT with scope "group" or "parameter"."""
+    """The index of the full matrix. It is always 0, except for a GGT with scope "group" or "parameter"."""
     history: str
     """What the rows are: "momentum" or "gradient"."""
     singular_values: Tensor
-    """Of G, over the filled rows: float64, descending, on the CPU. Their squares are the eigenvalues of GᵀG."""
+    """The singular values of G over the filled rows: float64, descending, on the CPU. Their squares are λ of GᵀG."""
 
 
 class SpectrumRecorder:
     """Record the singular values of the window of recent gradients after each step.
 
-    A step that leaves the window as it was leaves no record: no gradients, one that is not finite, a first one of
-    zeros. A record waits for the device: it breaks the graph of a compiled step, and cannot be part of a captured one.
+    A step that does not change the window makes no record: a step without gradients, with a gradient that is not
+    finite, or with a first gradient of zeros. A record waits for the device. So it breaks the graph of a compiled step,
+    and cannot be part of a captured step.
 
     Args:
-        optimizer: a GGT, whose own window is read, or any other torch.optim.Optimizer, which gets one beside it: its
-            gradients as they are when ``step`` is called (clipped, if you clip; unscaled; with a closure, those of its
-            first evaluation).
-        every: record each ``every``-th step. The window of its own is fed at every step.
-        window: how many gradients the window of its own holds, 20 by default; not for a GGT.
-        window_dtype: of its own window: torch.float32, torch.bfloat16 or torch.float64; not for a GGT.
+        optimizer: a GGT, whose window the recorder reads, or any other torch.optim.Optimizer. For these the recorder
+            keeps its own window of the gradients at the call of ``step``: unscaled, and clipped if you clip. With a
+            closure it takes the gradients of the first evaluation.
+        every: record each ``every``-th step. The recorder's own window takes the gradient of every step.
+        window: how many gradients the recorder's own window holds, 20 by default; not for a GGT.
+        window_dtype: torch.float32, torch.bfloat16 or torch.float64, for the recorder's own window; not for a GGT.
         diagnose_every: compare steps (one more pass over the window) at each ``diagnose_every``-th record, so that
-            `diagnose` speaks of the run and not of the moment; None: only when `diagnose` is called.
+            `diagnose` describes the run and not one moment; None: compare only when `diagnose` is called.
 
     Attributes:
-        records: list of `SpectrumRecord`.
+        records: a list of `SpectrumRecord`.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class SpectrumRecorder:
             if window is not None or window_dtype != torch.float32:
                 raise ValueError(
                     f"window={window} and window_dtype={window_dtype} were given, but a GGT has its own window "
-                    f"(of {optimizer.defaults['window']} rows), which is the one that is read; leave both out"
+                    f"(of {optimizer.defaults['window']} rows), which the recorder reads; leave both out"
                 )
             self._source = WindowOfGGT(optimizer)
         else:
@@ -89,7 +90,7 @@ class SpectrumRecorder:
         self._handles = [optimizer.register_step_pre_hook(self._before), optimizer.register_step_post_hook(self._after)]
 
     def close(self) -> None:
-        """Detach from the optimizer; what was recorded stays. Called at the end of a with block."""
+        """Detach from the optimizer and keep the records. A with block calls this at its end."""
         for handle in self._handles:
             handle.remove()
 
@@ -107,20 +108,20 @@ class SpectrumRecorder:
         return self._source.cost
 
     def diagnose(self, block: int | None = None) -> Diagnosis:
-        """What the records say, and the window as it is now.
+        """Diagnose the records and the present window.
 
         Args:
-            block: which full matrix; None: the largest.
+            block: the index of the full matrix; None: the largest matrix.
 
         Raises:
-            ValueError: nothing was recorded yet, or no such block.
+            ValueError: this block has no records yet, or does not exist.
         """
         block = self._largest() if block is None else block
         spectra = [record.singular_values for record in self.records if record.block == block]
         if not spectra:
             raise ValueError(
-                f"block {block} has no records, of all blocks {sorted(self._recorded)} have; take a step with a finite "
-                "gradient that is not zero first"
+                f"block {block} has no records; the blocks {sorted(self._recorded)} have records. First take a step with "
+                "a finite gradient that is not zero"
             )
         found = self._source.matrices()[block]
         comparisons = list(self._comparisons[block])
@@ -135,11 +136,11 @@ class SpectrumRecorder:
         )
 
     def to_json(self, label: str | None = None, block: int | None = None) -> dict[str, Any]:
-        """One full matrix as plain JSON types: what a figure or a report needs.
+        """The records of one full matrix as plain JSON types, for a figure or a report.
 
         Args:
-            label: what to call it; None: the optimizer's class and, where there are several matrices, which one.
-            block: which full matrix; None: the largest, by its number of elements.
+            label: the name of the records; None: the optimizer's class and, for several matrices, the block.
+            block: the index of the full matrix; None: the matrix with the most elements.
 
         Returns:
             ``label``, ``window`` (r), ``history``, ``steps``, ``singular_values`` (a list per step), ``diagnosis``
@@ -195,7 +196,7 @@ class SpectrumRecorder:
 
 
 def _singular_values(matrix: Matrix) -> Tensor:
-    # On the CPU, which is faster for so small a matrix, and whose routine was not seen to fail as a GPU's was.
+    # The CPU is faster for such a small matrix. We saw the routine of a GPU fail, and never the routine of a CPU.
     filled = int(matrix.window.count)
     eigenvalues: Tensor = torch.linalg.eigvalsh(matrix.window.moment().cpu())
     return eigenvalues.flip(-1)[:filled].clamp_min(0).sqrt()

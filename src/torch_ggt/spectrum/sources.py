@@ -1,7 +1,7 @@
-"""The windows a `SpectrumRecorder` watches: those of a GGT, or one of its own beside any other optimizer.
+"""Where a `SpectrumRecorder` reads its window: from a GGT, or from its own window beside any other optimizer.
 
-What is watched are full matrices (`Matrix`), one or several per optimizer. Both have ``before``, called with the
-arguments of ``optimizer.step``, and ``moved``, called after it; neither writes to anything that the optimizer reads.
+A source gives full matrices (`Matrix`), one or several for an optimizer. The recorder calls ``before`` with the arguments
+of ``optimizer.step``, and ``moved`` after the step. A source writes to nothing that the optimizer reads.
 """
 
 import functools
@@ -29,8 +29,8 @@ __all__ = ["Matrix", "OwnWindow", "WindowOfGGT"]
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
-# What a default GGT would make of the gradients, but for momentum: the rows are the gradients themselves. The sign of a
-# column does not show in the Gram matrix, so that it does not matter whether the optimizer maximizes.
+# The options of a default GGT without momentum: the rows are the gradients themselves. The Gram matrix does not depend on
+# the sign of a column, so it does not matter whether the optimizer maximizes.
 _OPTIONS: Group = {
     **{name: option.default for name, option in OPTIONS.items()},
     "history": "gradient",
@@ -40,25 +40,25 @@ _OPTIONS: Group = {
 
 @dataclass(frozen=True)
 class Matrix:
-    """One full matrix."""
+    """One full matrix, and what its spectrum needs."""
 
     window: Window
-    """Its window alone."""
+    """The window of this matrix alone."""
     options: Group
-    """The param group that speaks for it."""
+    """The param group whose options hold for this matrix."""
     parameters: list[Tensor]
-    """What it spans."""
+    """The parameters that this matrix spans."""
     columns: Columns
-    """Where its columns are."""
+    """Where the columns of this matrix are."""
 
     @property
     def numel(self) -> int:
-        """d: elements, a complex one counted twice."""
+        """d, the number of elements; a complex element counts twice."""
         return Layout(self.parameters).numel
 
     @property
     def has_gradient(self) -> bool:
-        """Whether a parameter has a gradient."""
+        """Whether any parameter has a gradient."""
         return any(parameter.grad is not None for parameter in self.parameters)
 
 
@@ -70,7 +70,7 @@ def _matrices(block: Block) -> list[Matrix]:
 
 
 class WindowOfGGT:
-    """The windows that a GGT keeps anyway."""
+    """The windows of a GGT, which it keeps without a recorder, too."""
 
     def __init__(self, optimizer: GGT) -> None:
         self._optimizer = optimizer
@@ -84,7 +84,7 @@ class WindowOfGGT:
 
     @property
     def cost(self) -> str:
-        """What watching costs, in words."""
+        """What recording costs, in words."""
         matrices = len(self.matrices()) or 1
         each = "" if matrices == 1 else f" for each of {matrices} matrices"
         size = self.options["window"]
@@ -92,19 +92,19 @@ class WindowOfGGT:
         return f"no window of its own (the optimizer's is read), and {problem}"
 
     def before(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, wanted: bool) -> Call | None:
-        """Note, if a record is ``wanted``, what tells a skipped step from one that was taken."""
+        """If a record is ``wanted``, note the number of skipped steps: it shows later whether this step was skipped."""
         if wanted:
             self._skipped = self._optimizer.skipped
         return None
 
     def moved(self) -> dict[int, Matrix]:
-        """The matrices that the step gave a row."""
+        """The matrices that got a row in this step."""
         if self._optimizer.skipped != self._skipped:
             return {}
         return {i: matrix for i, matrix in self.matrices().items() if matrix.has_gradient and matrix.window.count > 0}
 
     def matrices(self) -> dict[int, Matrix]:
-        """The matrices that have a window, by their place in the order of the parameters."""
+        """The matrices that have a window, by their index in the order of the parameters."""
         order = SCOPES[self.options["scope"]](self._optimizer.param_groups)
         places = {id(p): place for place, parameters in enumerate(order) for p in parameters}
         found = [matrix for block in self._optimizer.attached_blocks() for matrix in _matrices(block)]
@@ -112,7 +112,7 @@ class WindowOfGGT:
 
 
 class OwnWindow:
-    """A window of the gradients that another optimizer is given."""
+    """The recorder's own window, which holds the gradients of any other optimizer."""
 
     def __init__(self, optimizer: Optimizer, size: int, dtype: torch.dtype) -> None:
         self._optimizer = optimizer
@@ -123,7 +123,7 @@ class OwnWindow:
 
     @property
     def cost(self) -> str:
-        """What watching costs, in words."""
+        """What recording costs, in words."""
         size, dtype = self.options["window"], self.options["window_dtype"]
         allotted = [parameter for block in self._live.blocks for _, parameter in block.allotted]
         columns = Layout(allotted or [p for p in self._parameters() if p.requires_grad]).numel
@@ -132,20 +132,20 @@ class OwnWindow:
         return f"a window of its own: {size} × {columns:,} {name} = {memory} (and a row), and one pass over it per step"
 
     def before(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, wanted: bool) -> Call | None:
-        """Push the gradients, or have a closure do it once they are there: a call to make instead of this one."""
+        """Push the gradients. With a closure, return the arguments of a step whose closure pushes them."""
         self._newest = None
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if closure is None:
             self._read_gradients()
             return None
-        # The gradients of this step are there only after the closure was called.
+        # The gradients of this step exist only after the closure was called.
         reading = self._reading_after(closure)
         if "closure" in kwargs:
             return args, {**kwargs, "closure": reading}
         return (args[0], reading, *args[2:]), kwargs
 
     def moved(self) -> dict[int, Matrix]:
-        """The matrix, if the step's gradient went into its window."""
+        """The matrix, if the gradient of this step entered its window."""
         return self.matrices() if self._newest is not None and bool(self._newest.any()) else {}
 
     def matrices(self) -> dict[int, Matrix]:
@@ -157,7 +157,7 @@ class OwnWindow:
         @functools.wraps(closure)
         def evaluate() -> Any:  # noqa: ANN401 - whatever the closure returns
             loss = closure()
-            if self._newest is None:  # line searches evaluate more than once
+            if self._newest is None:  # a line search calls the closure several times
                 self._read_gradients()
             return loss
 
@@ -186,13 +186,13 @@ def _check_dense(parameters: list[Tensor]) -> None:
     devices = list(dict.fromkeys(p.device for p in parameters))
     if len(devices) > 1:
         raise RuntimeError(
-            f"SpectrumRecorder: the gradients are on several devices ({', '.join(map(str, devices))}), its window can "
-            "be on one; record an optimizer per device"
+            f"SpectrumRecorder: the gradients are on several devices ({', '.join(map(str, devices))}), but its "
+            "window is on one device; use one optimizer and one recorder for each device"
         )
     for parameter in parameters:
         if parameter.grad is not None and (parameter.grad.is_sparse or hasattr(parameter.grad, "device_mesh")):
             kind = "sparse" if parameter.grad.is_sparse else "sharded"
             raise RuntimeError(
-                f"SpectrumRecorder: the gradient of a parameter of shape {tuple(parameter.shape)} is {kind}, and its "
-                "window takes dense and local ones; close() the recorder to train without it"
+                f"SpectrumRecorder: the gradient of a parameter of shape {tuple(parameter.shape)} is {kind}, but the "
+                "window takes only dense and local gradients; close() the recorder to train without it"
             )

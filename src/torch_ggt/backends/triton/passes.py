@@ -143,7 +143,7 @@ def _gram_partials(
             # W is read only once, so it must not push v out of the cache.
             w = tl.load(base + columns[None, :], mask=there, other=0.0, eviction_policy="evict_first")
             products = w.to(tl.float64) * v[None, :]
-            # A thread sums the elements that it loads at once: one accumulator per column would fill the registers.
+            # A thread sums its elements right after the load: one accumulator per column would fill the registers.
             sums += tl.sum(tl.reshape(products, (BLOCK_R, BLOCK_D // VECTOR, VECTOR)), 2)
         tl.store(partials + piece.to(tl.int64) * (size + 1) + which, tl.sum(sums, 1), mask=which < size)
     else:

@@ -1,6 +1,7 @@
-"""The command ``ggt``: it finds the command that a person typed, runs it, and turns errors into words."""
+"""All commands by name, and how one is run: options are read, and errors become words."""
 
 import sys
+from collections.abc import Sequence
 
 from ggt_lab.cli.bench_command import BenchCommand
 from ggt_lab.cli.calibrate_command import CalibrateCommand
@@ -17,7 +18,7 @@ from ggt_lab.cli.spectrum_command import SpectrumCommand
 from ggt_lab.cli.terminal import say
 from ggt_lab.cli.train_command import TrainCommand
 
-__all__ = ["COMMANDS", "main"]
+__all__ = ["COMMANDS", "run_command"]
 
 COMMANDS: dict[str, type] = {
     "race": RaceCommand,
@@ -36,9 +37,9 @@ COMMANDS: dict[str, type] = {
 """Every command by name. A command imports what it works with when it runs: the names above cost little to import."""
 
 
-def main() -> None:
-    """Entry point of ``ggt`` and of ``python -m ggt_lab``."""
-    command = read(COMMANDS, sys.argv[1:])
+def run_command(words: Sequence[str]) -> None:
+    """Run the command that ``words`` name. A wrong option or an error of the user ends the program with status 2."""
+    command = read(COMMANDS, words)
     try:
         command.run()
     except (ValueError, OSError) as error:

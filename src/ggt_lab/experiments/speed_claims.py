@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ggt_lab.bench.cases import bench_command
+from ggt_lab.bench.cases import measuring_command
 from ggt_lab.experiments.verdicts import Verdict
 from ggt_lab.runs.results import Record
 
@@ -50,7 +50,7 @@ def _overheads(results: Sequence[Record]) -> list[Verdict]:
                 spread=f"middle 80 % of rounds {times[_WINDOW]['low_ms']:.2f} to {times[_WINDOW]['high_ms']:.2f} ms",
                 n=int(times[_WINDOW]["calls"]),
                 holds=ratios[_WINDOW] <= papers,
-                command=bench_command("training"),
+                command=measuring_command("training"),
             )
         )
     return found
@@ -79,7 +79,7 @@ def _eigh_against_svd(results: Sequence[Record]) -> list[Verdict]:
                 spread=None,
                 n=1,
                 holds=slower > _FASTER,
-                command=bench_command("paper"),
+                command=measuring_command("paper"),
             )
         )
     return found
