@@ -9,8 +9,8 @@ from torch import Tensor
 __all__ = ["ALIGNMENT", "Layout", "as_real"]
 
 ALIGNMENT = 64
-"""Rows, and the columns of each parameter, start at multiples of this many elements, and zeros fill the gaps. Then a GPU
-loads 16 bytes of bfloat16 at a time, in whole sectors of memory. With other starts the kernels are correct but slower."""
+"""Rows, and the columns of each parameter, start at multiples of this many elements. Zeros fill the gaps. Then a GPU
+loads 16 bytes of bfloat16 at a time, in whole sectors of memory. Kernels with other starts are correct but slower."""
 
 
 def as_real(tensor: Tensor) -> Tensor:

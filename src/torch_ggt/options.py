@@ -187,8 +187,6 @@ def check_changes(group: Group, seen: Group, *, has_state: bool) -> set[str]:
 
 def check_agreement(groups: list[Group]) -> None:
     """Raise ValueError if param groups that share one full matrix, or one step, disagree on how it is made."""
-    if len(groups) < 2:
-        return
     _check_alike(groups, [(group, None) for group in groups], [n for n, o in OPTIONS.items() if o.agree == "step"])
     of_matrix = [name for name, option in OPTIONS.items() if option.agree == "matrix"]
     for matrix in matrices(groups):

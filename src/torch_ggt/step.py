@@ -16,7 +16,7 @@ Data goes one way. A gradient that is not finite shows in k before anything is w
 import copy
 import warnings
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, overload
 
 import torch
@@ -24,19 +24,49 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
 from torch_ggt.backends.cuda_graph import StepGraph
-from torch_ggt.distributed.columns import check_group
-from torch_ggt.finish import FINISHES
+from torch_ggt.distributed.columns import Columns, check_group
+from torch_ggt.finish import FINISHES, Finish
 from torch_ggt.options import OPTIONS, check, check_agreement, check_flag
 from torch_ggt.parameters import Group, describe
 from torch_ggt.state import saved
 from torch_ggt.state.block import Block
 from torch_ggt.state.live import LiveState
 
-__all__ = ["FullMatrixOptimizer"]
+__all__ = ["FullMatrixOptimizer", "advance"]
 
 # Relative accuracy of the Cholesky solver, by the dtype of the rows it will be multiplied with.
 _TOLERANCE = {torch.float64: 1e-11}
 _DEFAULT_TOLERANCE = 1e-8
+
+
+def advance(blocks: list[Block], columns: Columns, refused: Callable[[list[Block], Tensor], bool]) -> None:
+    """The step itself: from the gradients to the sink. On a GPU nothing of it depends on what the host sees.
+
+    Args:
+        blocks: the matrices that have a gradient.
+        columns: where their columns are.
+        refused: function(blocks, taken): counts a step that is not taken; True ends the step here.
+    """
+    for block in blocks:
+        block.rule.gather(block)
+    for block in blocks:
+        block.sums = block.window.measure(block.row).sums
+    taken = columns.sum(blocks)
+    if refused(blocks, taken):
+        return
+    for block in blocks:
+        taken = taken.to(block.row.device)
+        newest = push(block, taken)
+        c = solve(block, block.rule.target(block, newest))
+        if block.descends and block.backend.descend(block, c, taken):
+            continue  # u was made and applied in one pass
+        expand(block, c, taken)
+        if block.finishes:
+            average(block, taken)
+            finish(block)
+        block.sink.apply(block, taken)
+    if not columns.alone:
+        columns.share(blocks)
 
 
 def push(block: Block, taken: Tensor) -> Tensor:
@@ -72,30 +102,37 @@ def expand(block: Block, c: Tensor, taken: Tensor) -> None:
     window = block.window
     step = block.backend.expand(window.rows, window.decay * c, window.gram, block.row, window.borders)
     if block.rule.follow is not None:
+        for view, parameter in zip(block.row_views, block.parameters, strict=True):
+            if parameter.grad is None:
+                view.zero_()  # such a parameter makes no step
         block.row.copy_(block.rule.follow(block, step, taken))
 
 
 def average(block: Block, taken: Tensor) -> None:
     """Average the steps of each param group over time, as its finish has it."""
-    for group, first, last in block.runs:
-        chosen = FINISHES[group["finish"]]
-        if chosen is not None:
-            buffers = {name: block.buffers[name][1][first:last] for name in chosen.buffers}
-            _replace(block, first, chosen.average(block.row_views[first:last], buffers, group, taken))
+    for group, chosen, places in _finishes(block):
+        buffers = {name: [block.buffers[name][1][i] for i in places] for name in chosen.buffers}
+        _replace(block, places, chosen.average([block.row_views[i] for i in places], buffers, group, taken))
 
 
 def finish(block: Block) -> None:
     """Finish each tensor's averaged step by its shape."""
+    for group, chosen, places in _finishes(block):
+        _replace(block, places, chosen.shape([block.row_views[i] for i in places], group))
+
+
+def _finishes(block: Block) -> Iterator[tuple[Group, Finish, list[int]]]:
+    """(param group, its finish, the places of its parameters that have a gradient)."""
     for group, first, last in block.runs:
         chosen = FINISHES[group["finish"]]
         if chosen is not None:
-            _replace(block, first, chosen.shape(block.row_views[first:last], group))
+            yield group, chosen, [i for i in range(first, last) if block.parameters[i].grad is not None]
 
 
-def _replace(block: Block, first: int, steps: Any) -> None:  # noqa: ANN401 - tensors
-    for view, step in zip(block.row_views[first:], steps, strict=False):
-        if step is not view:
-            view.copy_(step)
+def _replace(block: Block, places: list[int], steps: Sequence[Tensor]) -> None:
+    for place, step in zip(places, steps, strict=True):
+        if step is not block.row_views[place]:
+            block.row_views[place].copy_(step)
 
 
 class FullMatrixOptimizer(Optimizer):
@@ -165,37 +202,17 @@ class FullMatrixOptimizer(Optimizer):
         self._consolidated = None
         blocks = self._live.ready(self.param_groups, self.state)
         if blocks and not (self._graph.wanted and self._replayed(blocks)):
-            self.advance(blocks)
+            advance(blocks, self._live.columns, self._refused)
         return loss
 
     def _replayed(self, blocks: list[Block]) -> bool:
         """Make the step by a CUDA graph, if there is one for it."""
         idle = [block for block in self._live.blocks if block.allotted and block not in blocks]
-        return self._graph.replay(self.param_groups, blocks, idle, lambda: self.advance(blocks))
 
-    def advance(self, blocks: list[Block]) -> None:
-        """All that a step does with gradients and state; on a GPU nothing of it depends on the host."""
-        columns = self._live.columns
-        for block in blocks:
-            block.rule.gather(block)
-        for block in blocks:
-            block.sums = block.window.measure(block.row).sums
-        taken = columns.sum(blocks)
-        if self._refused(blocks, taken):
-            return
-        for block in blocks:
-            taken = taken.to(block.row.device)
-            newest = push(block, taken)
-            c = solve(block, block.rule.target(block, newest))
-            if block.descends and block.backend.descend(block, c, taken):
-                continue  # u was made and applied in one pass
-            expand(block, c, taken)
-            if block.finishes:
-                average(block, taken)
-                finish(block)
-            block.sink.apply(block, taken)
-        if not columns.alone:
-            columns.share(blocks)
+        def make_step() -> None:
+            advance(blocks, self._live.columns, self._refused)
+
+        return self._graph.replay(self.param_groups, blocks, idle, make_step)
 
     def _refused(self, blocks: list[Block], taken: Tensor) -> bool:
         """Count, warn of, or raise for a step that is not taken; whether the host knows that it is not."""

@@ -18,7 +18,6 @@ GPU_BYTES = 120e9
 
 def measuring_command(kind: str) -> str:
     """The command that measures the cases of a kind, as verdicts and ``speed.json`` name it."""
-    # The pages made from our records still name the command by its old module: `ggt claims` must follow a change here.
     return f"ggt bench --what {kind}"
 
 

@@ -133,8 +133,8 @@ class Ablations(ShortExperiment):
                 statement=statement,
                 paper=paper,
                 ours=(
-                    f"mean log₁₀ loss {_words(best[variant])} against {_words(best[other])}; lower in {better} of "
-                    f"{len(differences)} seeds; a seed changes it by {noise:.3f}"
+                    f"mean log₁₀ loss {_words(best[variant])} against {_words(best[other])}; the first is lower in "
+                    f"{better} of {len(differences)} seeds; standard deviation over seeds {noise:.3f}"
                 ),
                 spread=f"difference {mean:+.3f} ± {stdev(differences):.3f}",
                 n=len(differences),
@@ -159,9 +159,9 @@ class Ablations(ShortExperiment):
             compare(short, rule, principled, shortest, _is_gain),
             Verdict(
                 claim="P1",
-                statement="decoupling ε from 1/ε (sgd_scale) moves GGT's step towards SGD's",
+                statement="decoupling ε from 1/ε (sgd_scale) moves the step of GGT towards the step of SGD",
                 paper="interpolates with SGD",
-                ours=f"cosine with SGD's step {shown}",
+                ours=f"cosine of the two steps, by sgd_scale: {shown}",
                 spread=None,
                 n=len(directions),
                 holds=all(a < b for a, b in itertools.pairwise(cosines)) and cosines[-1] > 0.99,

@@ -9,11 +9,11 @@ The kinds of claims are in `end_claims` (the end of a run), `curve_claims` (all 
 """
 
 import math
+import re
 import statistics
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from ggt_lab.experiments.verdicts import NOT_RUN, Verdict
 from ggt_lab.runs.results import Record
@@ -26,6 +26,7 @@ __all__ = [
     "Runs",
     "absent",
     "in_words",
+    "listed",
     "mean_curve",
     "mean_curves",
     "nothing_run",
@@ -79,16 +80,13 @@ class AgainstOthers(Contest):
     If one of ``others`` was not run, the claim can fail but not hold.
     """
 
-    joint: ClassVar[str] = ":"
-    """What stands between the name of an entrant and the words about it."""
-
     @abstractmethod
     def statement(self) -> str:
         """What is claimed."""
 
     @abstractmethod
     def compare(self, runs: Runs, present: Sequence[str]) -> dict[str, tuple[str, bool | None]]:
-        """For each of the entrants ``present``: words about the comparison, and whether the claim holds against it."""
+        """For each of the entrants ``present``: words that name it, and whether the claim holds against it."""
 
     @abstractmethod
     def introduction(self, runs: Runs) -> str:
@@ -105,12 +103,11 @@ class AgainstOthers(Contest):
         present = [other for other in self.others if other not in missing]
         if absent(runs, self.who) or not present:
             return nothing_run(self.statement(), absent(runs, self.who, *self.others))
-        found = self.compare(runs, present) | dict.fromkeys(missing, (NOT_RUN, None))
+        found = self.compare(runs, present) | {name: (f"{name}: {NOT_RUN}", None) for name in missing}
         answers = [holds for _, holds in found.values()]
         return Finding(
             statement=self.statement(),
-            ours=self.introduction(runs)
-            + "; ".join(f"{name}{self.joint} {words}" for name, (words, _) in found.items()),
+            ours=self.introduction(runs) + "; ".join(words for words, _ in found.values()),
             n=len(runs[self.who]),
             holds=False if False in answers else None if None in answers else True,
             spread=self.spread(runs),
@@ -157,5 +154,20 @@ def _at(record: Record, epoch: int, key: str) -> float:
 
 
 def in_words(key: str) -> str:
-    """The name of a number as people write it."""
-    return key.replace("_", " ")
+    """The name of a number as people write it.
+
+    Example:
+        >>> in_words("train_loss"), in_words("test_error")
+        ('training loss', 'test error')
+    """
+    return re.sub("^train ", "training ", key.replace("_", " "))
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names in a sentence.
+
+    Example:
+        >>> listed(["Adam"]), listed(["Adam", "AdaGrad", "SGD"])
+        ('Adam', 'Adam, AdaGrad and SGD')
+    """
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))

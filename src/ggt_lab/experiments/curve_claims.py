@@ -13,6 +13,7 @@ from ggt_lab.experiments.claim import (
     Runs,
     absent,
     in_words,
+    listed,
     mean_curves,
     nothing_run,
 )
@@ -30,13 +31,12 @@ class LowestAlong(AgainstOthers):
 
     def statement(self) -> str:
         """What is claimed."""
-        than = f"{in_words(self.key)} than {', '.join(self.others)}"
-        return f"{self.who} has a lower {than} at every epoch from {self.first} on"
+        return f"{self.who} has a lower {in_words(self.key)} than {listed(self.others)} from epoch {self.first} on"
 
     def introduction(self, runs: Runs) -> str:
         """The words before all comparisons."""
         del runs
-        return "below "
+        return "lower "
 
     def compare(self, runs: Runs, present: Sequence[str]) -> dict[str, tuple[str, bool | None]]:
         """Count the epochs at which ``who`` is below each of the others."""
@@ -46,8 +46,9 @@ class LowestAlong(AgainstOthers):
         found: dict[str, tuple[str, bool | None]] = {}
         for other in present:
             losing = [epoch for epoch in epochs if not own[epoch] < curves[other].get(epoch, math.inf)]
-            where = f", not at {epochs_in_words(losing)}" if losing else ""
-            found[other] = (f"{len(epochs) - len(losing)} of {len(epochs)} epochs{where}", not losing)
+            where = f" (not at {epochs_in_words(losing)})" if losing else ""
+            won = len(epochs) - len(losing)
+            found[other] = (f"than {other} at {won} of {len(epochs)} epochs{where}", not losing)
         return found
 
 
@@ -102,7 +103,7 @@ class EarlyLead(_OfCurves):
     def statement(self) -> str:
         """What is claimed."""
         when = "" if self.until is None else f" (until epoch {self.until[0]} to {self.until[1]})"
-        return f"{in_words(self.key)}: {self.who} leads {self.other} at first{when}, and is behind at the end"
+        return f"{self.who} leads {self.other} in {in_words(self.key)} at first{when}, and is behind at the end"
 
     def look_at(self, curves: Mapping[str, Curve]) -> tuple[str, bool | None]:
         """Find where the lead ends."""
@@ -111,8 +112,8 @@ class EarlyLead(_OfCurves):
         ahead = [epoch for epoch in epochs if own[epoch] < theirs[epoch]]
         lead = list(itertools.takewhile(lambda epoch: own[epoch] < theirs[epoch], epochs))
         low, high = self.until or (1, math.inf)
-        ours = f"ahead at {epochs_in_words(ahead) if ahead else 'none'} of {len(epochs)} epochs; at the end "
-        ours += f"{own[epochs[-1]]:.4g} against {theirs[epochs[-1]]:.4g}"
+        where = f"epoch{'s' * (len(ahead) > 1)} {epochs_in_words(ahead)} (of {len(epochs)})" if ahead else "no epoch"
+        ours = f"ahead at {where}; at the end {own[epochs[-1]]:.4g} against {theirs[epochs[-1]]:.4g}"
         return ours, bool(lead) and epochs[-1] not in ahead and low <= lead[-1] <= high
 
 
@@ -137,8 +138,8 @@ class AlikeAlong(_OfCurves):
 
     def statement(self) -> str:
         """What is claimed."""
-        names = ", ".join(self.names)
-        return f"{in_words(self.key)} of {names}: within {self.within:.0%} of each other at every epoch"
+        alike = f"within {self.within:.0%} of each other in {in_words(self.key)}"
+        return f"{listed(self.names)} are {alike} at every epoch"
 
     def look_at(self, curves: Mapping[str, Curve]) -> tuple[str, bool | None]:
         """Find the largest difference."""
@@ -146,7 +147,8 @@ class AlikeAlong(_OfCurves):
         gaps = {e: _share([curve[e] for curve in curves.values()]) for e in epochs}
         worst = max(gaps, key=lambda epoch: gaps[epoch])
         last = ", ".join(f"{name} {curve[epochs[-1]]:.4g}" for name, curve in curves.items())
-        ours = f"at most {gaps[worst]:.0%} (epoch {worst}), {gaps[epochs[-1]]:.0%} at the end: {last}"
+        most = f"they differ by at most {gaps[worst]:.0%} (epoch {worst})"
+        ours = f"{most}, and by {gaps[epochs[-1]]:.0%} at the end: {last}"
         return ours, gaps[worst] <= self.within
 
 
@@ -171,8 +173,8 @@ class FastestAfterDecays(_OfCurves, Contest):
 
     def statement(self) -> str:
         """What is claimed."""
-        words = in_words(self.key)
-        return f"just after each decay of the learning rate, {self.who}'s {words} falls by the largest factor"
+        words = f"the {in_words(self.key)} falls by the largest factor with {self.who}"
+        return f"just after each decay of the learning rate, {words}"
 
     def look_at(self, curves: Mapping[str, Curve]) -> tuple[str, bool | None]:
         """Count the decays after which ``who`` falls most."""
@@ -180,7 +182,7 @@ class FastestAfterDecays(_OfCurves, Contest):
         drops = {name: [_factor(curve, *pair) for pair in pairs] for name, curve in curves.items()}
         firsts = [max(zip(column, drops, strict=True))[1] for column in zip(*drops.values(), strict=True)]
         shown = "; ".join(f"{name} {', '.join(f'{drop:.2f}' for drop in found)}" for name, found in drops.items())
-        ours = f"{self.who} first at {firsts.count(self.who)} of {len(pairs)} decays; factors: {shown}"
+        ours = f"{self.who} is first at {firsts.count(self.who)} of {len(pairs)} decays; factors: {shown}"
         return ours, firsts.count(self.who) == len(pairs) if pairs else None
 
     def _around_decays(self, epochs: int) -> list[tuple[int, int]]:

@@ -95,7 +95,7 @@ def _r3(model: str, where: str = "") -> FirstInSeconds:
 _R1: list[Claim] = [
     LowestAlong("R1", "GGT", _BASELINES, "validation_perplexity", "best for the first 50 epochs", first=2),
     LowestAlong("R1", "GGT", _BASELINES, "train_perplexity", "best for the first 50 epochs", first=2),
-    GapAtEnd("R1", "GGT", "Adam", "validation_perplexity", 0.07, "0.09 at 500 epochs"),
+    GapAtEnd("R1", "GGT", "Adam", "validation_perplexity", 0.07, "0.09 lower after 500 epochs"),
     Compared("R1", "GGT", _NEWER, "validation_perplexity"),
     Compared("R1", "GGT by parameter", _EVERYBODY_ELSE, "validation_perplexity"),
     _r3("lstm-512-bf16"),
@@ -104,7 +104,7 @@ _R2: list[Claim] = [
     AtMost("R2", "GGT", "validation_perplexity", 2.45, "2.42 after 500 epochs"),
     AtMost("R2", "GGT", "validation_perplexity", 2.42, "2.42 after 500 epochs"),
     GapAtEnd("R2", "GGT", "Adam", "validation_perplexity", 0.0, "2.42 and 2.51 after 500 epochs"),
-    _r3("lstm-512-bf16-256", "in batches of 256"),
+    _r3("lstm-512-bf16-256", "with batches of 256"),
 ]
 _C1: list[Claim] = [
     LowestAlong("C1", "GGT", _BASELINES, "train_loss", "lowest training loss per epoch"),
@@ -126,7 +126,7 @@ _C1: list[Claim] = [
         for name in ("SGD", "GGT")
     ),
     *(
-        GapAtEnd("C2", name, f"{name} low", "test_error", 0.03, "a low one generalizes more than 3 % worse")
+        GapAtEnd("C2", name, f"{name} low", "test_error", 0.03, "a low learning rate generalizes more than 3 % worse")
         for name in ("SGD", "GGT")
     ),
     *(
@@ -208,7 +208,7 @@ DEEP_EXPERIMENTS = (
         _LOW_PERPLEXITY,
         tuning_epochs=6,
         epochs=50,
-        claims=[_r3("lstm-512-bf16-512", "in batches of 512")],
+        claims=[_r3("lstm-512-bf16-512", "with batches of 512")],
         keys=_IN_PERPLEXITY,
         changes=(("batch", 512),),
         model="lstm-512-bf16-512",

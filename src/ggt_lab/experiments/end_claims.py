@@ -5,7 +5,17 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ggt_lab.experiments.claim import AgainstOthers, Claim, Finding, Runs, absent, in_words, mean_curve, nothing_run
+from ggt_lab.experiments.claim import (
+    AgainstOthers,
+    Claim,
+    Finding,
+    Runs,
+    absent,
+    in_words,
+    listed,
+    mean_curve,
+    nothing_run,
+)
 from ggt_lab.experiments.seed_statistics import stdev
 from ggt_lab.runs.results import Record
 
@@ -25,8 +35,7 @@ class GapAtEnd(Claim):
 
     def judge(self, runs: Runs) -> Finding:
         """Compare means over seeds. A difference that may be chance leaves the claim undecided."""
-        sense = f"at least {self.gap:g} below" if self.gap >= 0 else f"at most {-self.gap:g} above"
-        statement = f"{in_words(self.key)} at the end: {self.who} {sense} {self.other}"
+        statement = f"{self.who} ends with a {self._sense()} than {self.other}"
         if missing := absent(runs, self.who, self.other):
             return nothing_run(statement, missing)
         own, theirs = (_ends(runs[name], self.key) for name in (self.who, self.other))
@@ -34,11 +43,17 @@ class GapAtEnd(Claim):
         in_doubt = difference - error < self.gap <= difference
         return Finding(
             statement=statement,
-            ours=f"{statistics.fmean(own):.4g} against {statistics.fmean(theirs):.4g}: {difference:+.4f} below",
+            ours=f"{statistics.fmean(own):.4g} against {statistics.fmean(theirs):.4g}: {_signed(-difference)}",
             spread=f"{_plus_minus(error)} (two standard errors)",
             n=len(own),
             holds=None if in_doubt else difference >= self.gap,
         )
+
+    def _sense(self) -> str:
+        words = in_words(self.key)
+        if self.gap == 0:
+            return f"lower {words}"
+        return f"{words} " + (f"at least {self.gap:g} lower" if self.gap > 0 else f"at most {-self.gap:g} higher")
 
 
 @dataclass(frozen=True)
@@ -60,8 +75,8 @@ class AtMost(Claim):
         epoch = min(curve, key=lambda e: curve[e])
         return Finding(
             statement=f"{words} within {max(curve)} epochs",
-            ours=f"{curve[epoch]:.4g} at epoch {epoch}, {curve[max(curve)]:.4g} at the end",
-            spread=f"± {stdev(_ends(runs[self.who], self.key)):.4f} over seeds at the end",
+            ours=f"the lowest is {curve[epoch]:.4g} (epoch {epoch}), the last is {curve[max(curve)]:.4g}",
+            spread=f"standard deviation over seeds at the end: {stdev(_ends(runs[self.who], self.key)):.4f}",
             n=len(runs[self.who]),
             holds=curve[epoch] <= self.value,
         )
@@ -72,11 +87,10 @@ class Compared(AgainstOthers):
     """``who`` ends below each of ``others``. The paper does not say so; it is our own comparison."""
 
     paper: str = "not compared"
-    joint = ""
 
     def statement(self) -> str:
         """What is claimed."""
-        return f"beyond the paper: {self.who} ends with a lower {in_words(self.key)} than {', '.join(self.others)}"
+        return f"beyond the paper: {self.who} ends with a lower {in_words(self.key)} than {listed(self.others)}"
 
     def introduction(self, runs: Runs) -> str:
         """The end of ``who``."""
@@ -84,7 +98,7 @@ class Compared(AgainstOthers):
 
     def spread(self, runs: Runs) -> str:
         """The standard deviation of the end of ``who``."""
-        return f"± {stdev(_ends(runs[self.who], self.key)):.4f} over seeds"
+        return f"standard deviation over seeds: {stdev(_ends(runs[self.who], self.key)):.4f}"
 
     def compare(self, runs: Runs, present: Sequence[str]) -> dict[str, tuple[str, bool | None]]:
         """Every end with its difference; a difference that may be chance decides nothing."""
@@ -94,7 +108,9 @@ class Compared(AgainstOthers):
             theirs = _ends(runs[other], self.key)
             end = statistics.fmean(theirs)
             difference, error = _difference(own, theirs)
-            words = f"{end:.4g} ({difference:+.4f} {_plus_minus(error)})" if math.isfinite(end) else "diverged"
+            words = f"{other} diverged"
+            if math.isfinite(end):
+                words = f"{other} {end:.4g} ({_signed(difference, _plus_minus(error))})"
             # A difference that is not a number, because both diverged, is no lead.
             found[other] = (words, False if not difference > 0 else None if difference <= error else True)
         return found
@@ -116,6 +132,17 @@ def _difference(own: Sequence[float], theirs: Sequence[float]) -> tuple[float, f
     if min(len(own), len(theirs)) < 2:
         return difference, math.inf
     return difference, 2 * math.hypot(stdev(own) / math.sqrt(len(own)), stdev(theirs) / math.sqrt(len(theirs)))
+
+
+def _signed(difference: float, error: str = "") -> str:
+    """How much higher or lower a number is, in words.
+
+    Example:
+        >>> _signed(-0.0096), _signed(0.5, "± 0.1000")
+        ('0.0096 lower', '0.5000 ± 0.1000 higher')
+    """
+    size = f"{abs(difference):.4f} {error}".strip()
+    return f"{size} {'higher' if difference > 0 else 'lower'}"
 
 
 def _plus_minus(error: float) -> str:

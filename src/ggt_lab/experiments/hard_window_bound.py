@@ -166,7 +166,7 @@ class HardWindow(ShortExperiment):
                 paper="E‖∇f(x')‖ ≤ ε",
                 ours=(
                     f"mean ‖∇f‖ {statistics.fmean(best):.4f}; ε is first reached after {statistics.fmean(needed):.1f} "
-                    f"windows, {statistics.fmean(needed) / first['restarts']:.1%} of the bound's T"
+                    f"windows, {statistics.fmean(needed) / first['restarts']:.1%} of the T of the bound"
                 ),
                 spread=f"± {stdev(best):.4f}, largest {max(best):.4f}",
                 n=n,

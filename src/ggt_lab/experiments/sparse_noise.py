@@ -168,7 +168,7 @@ class SparseStarts(_RatioExperiment):
         """Judge whether the bound holds everywhere, and how μ depends on d."""
         cells = _cells(records, "algorithm", "dimension", "nonzeros")
         verdicts = []
-        for algorithm, words in (("diagonal", "AdaGrad in the noise's basis"), ("full", "full-matrix AdaGrad")):
+        for algorithm, words in (("diagonal", "AdaGrad in the basis of the noise"), ("full", "full-matrix AdaGrad")):
             mine = {(d, k): cell for (a, d, k), cell in cells.items() if a == algorithm}
             shares = {(d, k): cell.mean / bound(d, k) for (d, k), cell in mine.items()}
             worst = max(shares, key=lambda case: shares[case])
@@ -179,8 +179,8 @@ class SparseStarts(_RatioExperiment):
                     statement=f"{words}: μ ≤ ‖x₁‖₁/(‖x₁‖₂√d) at every dimension and sparsity",
                     paper="μ ≲ ‖x₁‖₁/(‖x₁‖₂√d)",
                     ours=(
-                        f"{sum(share <= 1 for share in shares.values())} of {len(shares)} cases; at worst "
-                        f"{shares[worst]:.2f} of the bound, at d = {worst[0]}, {worst[1]} nonzeros"
+                        f"{sum(share <= 1 for share in shares.values())} of {len(shares)} cases; at worst μ is "
+                        f"{shares[worst]:.2f} of the bound (d = {worst[0]}, nonzeros: {worst[1]})"
                         + (f"; {edges} best learning rates at the grid's edge" if edges else "")
                     ),
                     spread=f"± {mine[worst].deviation:.2g} in μ at the worst case",
@@ -194,7 +194,7 @@ class SparseStarts(_RatioExperiment):
         verdicts.append(
             Verdict(
                 claim="T3",
-                statement="for a 1-sparse start μ falls with d as its bound does, as 1/√d",
+                statement="for a 1-sparse start, μ falls like its bound, as 1/√d",
                 paper="μ can be as small as 1/√d",
                 ours=(
                     f"slope of log μ in log d {slope:+.2f}, of the bound −0.50; "
@@ -281,7 +281,7 @@ class RatioGrowth(_RatioExperiment):
 
         return [
             verdict(
-                "full-matrix AdaGrad: μ is bounded by a quantity independent of T",
+                "μ of full-matrix AdaGrad has a bound that does not depend on T",
                 "always bounded by a quantity independent of T",
                 f"slope of log μ in log T {slopes[1]:+.2f} (sparse start), {slopes[d]:+.2f} (dense), T to {steps[-1]}",
                 max(slopes.values()) <= 0.05,
@@ -293,10 +293,10 @@ class RatioGrowth(_RatioExperiment):
                 sgd <= 1,
             ),
             verdict(
-                "from a sparse start full-matrix AdaGrad has a smaller μ than SGD",
+                "from a sparse start, full-matrix AdaGrad has a smaller μ than SGD",
                 "up to √d smaller",
-                f"{advantage[1]:.2f} of SGD's (dense start: {advantage[d]:.2f}; AdaGrad in the basis, sparse: "
-                f"{by_basis:.2f}; 1/√d = {1 / math.sqrt(d):.2f})",
+                f"{advantage[1]:.2f} times the μ of SGD (dense start: {advantage[d]:.2f}; "
+                f"AdaGrad in the basis, sparse: {by_basis:.2f}; 1/√d = {1 / math.sqrt(d):.2f})",
                 None if n < FEWEST or abs(advantage[1] - 1) <= _ALIKE else advantage[1] < 1,
             ),
         ]

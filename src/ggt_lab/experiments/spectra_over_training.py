@@ -155,9 +155,9 @@ def _verdict(
         claim="E1",
         statement=statement,
         paper=paper,
-        ours=f"{words} (momentum alone, without structure: {runs[0]['spectrum']['isotropic']:.3g})"
+        ours=f"{words} (gradients without structure: {runs[0]['spectrum']['isotropic']:.3g})"
         + (f"; {diverged} seeds diverged" if diverged else ""),
-        spread=f"over seeds {ranges}" if len(runs) > 1 else None,
+        spread=f"over seeds: {ranges}" if len(runs) > 1 else None,
         n=len(runs),
         holds=None if diverged else holds,
         command=command,
@@ -192,7 +192,8 @@ def _rises(runs: Mapping[str, Sequence[Record]], command: str) -> Verdict:
 def _early(runs: Mapping[str, Sequence[Record]], command: str) -> list[Verdict]:
     """What the paper says of the first epochs of the RNN. The runs have five epochs, so that a fifth is one epoch."""
     falls = (
-        "RNN: gradients become more isotropic within the first epochs, and then stay so (4th to 5th: within 2 times)"
+        "RNN: gradients become more isotropic within the first epochs, and then stay so "
+        "(from the 4th to the 5th epoch: within a factor of 2)"
     )
     reaches = "RNN: the condition number of the first epoch reaches the order of 10⁶ (above 10^5.5)"
     isotropic, enormous = "more isotropic within the first few epochs, then stable", "an early condition number of ~10⁶"

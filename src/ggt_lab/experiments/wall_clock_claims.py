@@ -95,10 +95,9 @@ class FirstInSeconds(Claim):
 
     def judge(self, runs: Runs) -> Finding:
         """Count the levels that ``who`` reaches first, and say how many times sooner."""
-        sense = "first" if self.wins else "not always the first"
-        statement = f"{self.where}: " * bool(self.where)
-        words = f"{in_words(self.key)} that others reach at the end of an epoch"
-        statement += f"in seconds {self.who} is {sense} to reach every {words}"
+        sense = "the first to reach every" if self.wins else "not always the first to reach a"
+        words = f"{in_words(self.key)} that a baseline reaches at the end of an epoch"
+        statement = f"{self.where}: " * bool(self.where) + f"in seconds, {self.who} is {sense} {words}"
         missing = absent(runs, *self.others)
         if absent(runs, self.who) or len(missing) == len(self.others):
             return nothing_run(statement, absent(runs, self.who, *self.others))
@@ -114,14 +113,14 @@ class FirstInSeconds(Claim):
                 _times_sooner(along, _by_second(curve(runs[other], self.key), ms[other]))
                 for curve in (epoch_curve, early_curve)
             )
-            inside = f" (inside of the first epoch: {_won(early)} of {len(early)})" if early else ""
+            inside = f" (inside the first epoch: first to {_won(early)} of {len(early)})" if early else ""
             parts.append(f"{other} ({ms[other]:.2f} ms a step): {_sooner(found)}{inside}")
             ratios += found
         everywhere = _won(ratios) == len(ratios)
         undecided = not ratios or (everywhere and missing)
         return Finding(
             statement=statement,
-            ours=f"{self.who} {ms[self.who]:.2f} ms a step; against {'; '.join(parts)}",
+            ours=f"{self.who} takes {ms[self.who]:.2f} ms a step. Against {'; '.join(parts)}",
             n=len(runs[self.who]),
             holds=None if undecided else everywhere == self.wins,
         )
@@ -196,7 +195,7 @@ def time_to(curve: Sequence[tuple[float, float]], level: float) -> float:
 
 def _sooner(ratios: Sequence[float]) -> str:
     if not ratios:
-        return "no levels, the mean over its seeds is never below its start"  # infinite if one diverged
+        return "no levels, because the mean over its seeds is never below its start"  # infinite if one diverged
     return (
         f"first to {_won(ratios)} of {len(ratios)} levels, {statistics.median(ratios):.2f} times as fast (median), "
         f"{min(ratios):.2f} at worst"

@@ -3,7 +3,8 @@
 ``ggt claims`` reads every ``verdicts.json`` and every record of speed below a folder. It writes ``claims.json`` into
 that folder, and a page for people. The names of the folders below it begin with dates. Of two verdicts on one statement
 the verdict in the later folder counts; of two folders with one date the later in the alphabet counts. A verdict without
-runs never hides a verdict with runs. Smoke tests do not count.
+runs never hides a verdict with runs. Smoke tests do not count. Verdicts of old records are said in the words of today
+(`ggt_lab.report.plain_words`) before statements are compared.
 """
 
 import json
@@ -16,32 +17,46 @@ from typing import Any
 from ggt_lab.bench.case_files import read_cases
 from ggt_lab.data.atomic_files import write_atomically
 from ggt_lab.experiments.speed_claims import speed_verdicts
-from ggt_lab.experiments.verdicts import HOLDS, NOT_RUN, Verdict, markdown_row, read_verdicts
+from ggt_lab.experiments.verdicts import HOLDS, NOT_RUN, Verdict, count, markdown_row, read_verdicts
+from ggt_lab.report.plain_words import in_plain_words
 
 __all__ = ["PAPER", "Row", "collect", "page", "write_claims"]
 
 PAPER: Mapping[str, str] = {
-    "S1": "Logistic regression: SGD slowest, diagonal AdaGrad faster, full-matrix fastest; a window helps a little",
-    "S2": "Analytic centre of a polytope: the same order, and forgetting helps clearly",
-    "C1": "CIFAR-10 CNN: GGT has the lowest training loss of SGD, Adam, AdaGrad, GGT per epoch",
-    "C2": "CIFAR-10 CNN: SGD generalizes slightly best, GGT's gap < 0.2 %; fixed and low learning rates are worse",
-    "C3": "CIFAR-10 CNN: not an unconditional win in wall-clock",
-    "R1": "PTB character LSTM: GGT best in training and validation perplexity for the first 50 epochs",
-    "R2": "PTB character LSTM: validation perplexity 2.42 after 500 epochs (Adam 2.51, AdaGrad 2.65, SGD 2.76)",
-    "R3": "PTB character LSTM: GGT ahead in wall-clock throughout",
-    "R4": "PTB word-level LSTM: level with Adam, ahead only in the first ~20 epochs",
-    "O1": "Overhead against SGD: 1.3 times (CNN), 2 times (RNN), r = 200",
-    "O2": "eigh of GᵀG beats the SVD of G by more than 10 times on a GPU",
-    "E1": "Spectrum of GᵀG over training: condition ~10³; CNN more anisotropic at the end; RNN early up to 10⁶",
-    "A1": "VGG-19 without batch norm: diagonal methods fail to train, GGT keeps up with SGD, ~1 % behind at the end",
-    "A2": "Transformer on PTB characters: an early lead, then Adam wins",
-    "P1": "Momentum in the window, β₂ = 1, r ≈ 1/(1 − β₂), jitter, decoupled ε: small effects",
-    "P2": "The same device gives full-matrix RMSprop, Adadelta, Nadam",
+    "S1": "Logistic regression: SGD is slowest, diagonal AdaGrad is faster, full-matrix AdaGrad is fastest. "
+    "A window helps a little",
+    "S2": "Analytic centre of a polytope: the order is the order of S1. Forgetting helps clearly",
+    "C1": "CNN on CIFAR-10: at every epoch, GGT has a lower training loss than SGD, Adam and AdaGrad",
+    "C2": "CNN on CIFAR-10: SGD has the lowest test error, less than 0.2 % below GGT. "
+    "Fixed and low learning rates are worse",
+    "C3": "CNN on CIFAR-10: in seconds, GGT does not always win",
+    "R1": "Character LSTM on PTB: GGT has the best training and validation perplexity for the first 50 epochs",
+    "R2": "Character LSTM on PTB: GGT reaches a validation perplexity of 2.42 after 500 epochs "
+    "(Adam 2.51, AdaGrad 2.65, SGD 2.76)",
+    "R3": "Character LSTM on PTB: in seconds, GGT is ahead throughout",
+    "R4": "Word LSTM on PTB: GGT is level with Adam, and ahead only in the first 20 epochs or so",
+    "O1": "A step with GGT (200 rows) takes 1.3 times (CNN) and 2 times (RNN) the time of a step with SGD",
+    "O2": "On a GPU, eigh of GᵀG is more than 10 times as fast as the SVD of G",
+    "E1": "The condition number of GᵀG is about 10³. CNN gradients become more anisotropic at the end. "
+    "On the RNN it reaches 10⁶ early",
+    "A1": "VGG-19 without batch norm: diagonal methods fail to train. GGT keeps up with SGD, and ends about 1 % behind",
+    "A2": "Transformer on PTB characters: GGT leads at first, and then Adam wins",
+    "P1": "Options of GGT (momentum in the window, β₂ = 1, r ≈ 1/(1 − β₂), jitter, decoupled ε) have small effects",
+    "P2": "The method of GGT also gives full-matrix RMSprop, Adadelta and Nadam",
     "T1": "Algorithm 3 reaches E‖∇f‖ ≤ ε within its bound",
-    "T2": "The adaptive ratio μ, bounded independently of T",
+    "T2": "The adaptive ratio μ has a bound that does not depend on T",
     "T3": "On ‖x‖² with sparse noise, μ ≲ ‖x₁‖₁/(‖x₁‖₂√d)",
 }
 """The claims of the paper, in the order of our list of them."""
+
+_NAMES = (
+    "- **GGT by parameter** has a matrix for each parameter. **GGT** has one matrix for the model.",
+    "- **SGD fixed** and **GGT fixed** keep their learning rate. **SGD low** and **GGT low** have a tenth of the "
+    "tuned learning rate.",
+    "- **mean steps**: a seed that does not reach the level counts with all steps of its run.",
+    "- **n** is the number of seeds, or of whatever else was repeated.",
+)
+"""Words of the tables that need an explanation."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +104,7 @@ def _verdicts(folder: Path, records: Path) -> list[tuple[Verdict, str]]:
         except ValueError as error:
             raise ValueError(f"{file} is not what `ggt reproduce` writes ({error}); run it again") from error
         if not read.smoke:
-            found += [(verdict, str(file.parent.relative_to(records))) for verdict in read.verdicts]
+            found += [(in_plain_words(verdict), str(file.parent.relative_to(records))) for verdict in read.verdicts]
     return found + [(verdict, folder.name) for verdict in speed_verdicts(read_cases([folder]))]
 
 
@@ -104,14 +119,15 @@ def page(rows: Sequence[Row], records: str) -> str:
         rows: what `collect` returned.
         records: the path from the page to the folder of the records.
     """
-    counts = {status: sum(row.status == status for row in rows) for status in dict.fromkeys(row.status for row in rows)}
     lines = [
         "# Every claim of the paper, and what we measured",
         "",
-        "Made by `ggt claims` from the records; nothing in it is typed in. The same as JSON: "
-        f"[claims.json]({records}/claims.json). What it means: [experiments.md](experiments.md).",
+        "`ggt claims` wrote this page from the records. No figure is typed in by hand. "
+        f"[claims.json]({records}/claims.json) holds the rows as JSON. [experiments.md](experiments.md) explains them.",
         "",
-        f"{len(rows)} statements: " + ", ".join(f"{count} {status}" for status, count in counts.items()) + ".",
+        _counted(rows),
+        "",
+        *_NAMES,
     ]
     for claim, words in PAPER.items():
         lines += ["", f"## {claim}", "", f"{words}.", "", "| statement | verdict | paper | ours | n | record |"]
@@ -121,6 +137,19 @@ def page(rows: Sequence[Row], records: str) -> str:
             verdict = f"**{row.status}**" if row.status == HOLDS[False] else row.status
             lines.append(markdown_row((row.statement, verdict, row.paper, row.ours_and_spread, str(row.n), link)))
     return "\n".join(lines) + "\n"
+
+
+def _counted(rows: Sequence[Row]) -> str:
+    """How many statements there are, and how many have each verdict."""
+    verbs = {
+        HOLDS[True]: ("holds", "hold"),
+        HOLDS[False]: ("does not hold", "do not hold"),
+        HOLDS[None]: ("is undecided", "are undecided"),
+        NOT_RUN: ("was not run", "were not run"),
+    }
+    counts = {status: sum(row.status == status for row in rows) for status in verbs}
+    parts = [count(counts[status], *words) for status, words in verbs.items() if counts[status]]
+    return f"{count(len(rows), 'statement')}. {', '.join(parts)}."
 
 
 def write_claims(records: Path, to: Path | None) -> list[Row]:

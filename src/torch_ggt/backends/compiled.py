@@ -1,9 +1,9 @@
 """W v with float64 sums on a CPU, in one pass: torch.compile fuses the widening into the reduction.
 
 Plain torch writes the widened rows and reads them again. At d = 3e5, r = 100 on two cores this takes 9.4 ms. The fused
-loop takes 4.3 ms, as long as the float32 product itself. Compilation takes some seconds once, and torch keeps the result
-on disk. Windows that are too small to earn this time back are not compiled. Compilation needs a C++ compiler. Without a
-compiler, or with ``TORCH_GGT_COMPILE=0`` in the environment, the plain version runs.
+loop takes 4.3 ms, as long as the float32 product itself. Compilation takes some seconds once: torch keeps the result on
+disk. It does not pay for small windows, which use the plain version. It needs a C++ compiler. Without a compiler, or
+with ``TORCH_GGT_COMPILE=0`` in the environment, the plain version runs.
 """
 
 import functools

@@ -58,8 +58,8 @@ class StepGraph:
             return False
         if torch.cuda.is_current_stream_capturing():
             raise RuntimeError(
-                "GGT: cuda_graph=True makes a graph of each step, and a graph cannot be part of another graph. To capture "
-                "a step yourself, use capturable=True, without cuda_graph"
+                "GGT: cuda_graph=True makes a graph of each step, and a graph cannot be part of another graph. To "
+                "capture a step yourself, use capturable=True, without cuda_graph"
             )
         made_for = _signature(groups, blocks, idle)
         if made_for is None or made_for != self._made_for:
@@ -83,7 +83,7 @@ class StepGraph:
         return True
 
     def _warm_up(self, groups: list[Group], blocks: Sequence[Any], make_step: Callable[[], None]) -> bool:
-        """Count an equal step. Make the last step before the capture as it will be captured. Return whether it was made."""
+        """Count an equal step. Make the last step before the capture as it will be captured. Return whether it did."""
         last = self._alike == _WARM - 1
         if last:  # so that all kernels are built
             self._make_rates(groups, blocks[0].row.device)

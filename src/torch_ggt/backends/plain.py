@@ -88,8 +88,8 @@ def expand(
         rounded = coefficients.float()
         torch.mv(rows.t(), rounded, out=out)
         lost = coefficients - rounded
-        error, length = (float(torch.dot(x, torch.mv(gram, x))) for x in (lost, coefficients))
-        if error > _ROUNDING**2 * length:
+        error = float(torch.dot(lost, torch.mv(gram, lost)))
+        if error > _ROUNDING**2 * float(torch.dot(coefficients, torch.mv(gram, coefficients))):
             out.addmv_(rows.t(), lost.float())
     return out
 

@@ -14,7 +14,7 @@ of the process group, as every torch optimizer does.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -34,51 +34,6 @@ _ONLY_SOME = (
 )
 
 
-class Columns(Protocol):
-    """Sums over all the columns of a window, wherever they are, and what each rank has of a parameter."""
-
-    alone: bool
-    """Whether all columns are in this process."""
-    rank: int
-    ranks: int
-
-    def sum(self, blocks: Sequence[Any]) -> Tensor:
-        """Complete ``block.sums`` of every block; whether the step is taken, bool, ()."""
-        ...
-
-    def total(self, partial: Tensor) -> Tensor:
-        """The sum of ``partial`` over all ranks, one result for all of them."""
-        ...
-
-    def piece(self, parameter: Tensor) -> Piece:
-        """What of ``parameter`` has its columns here."""
-        ...
-
-    def weight(self, parameter: Tensor) -> float:
-        """One divided by the number of ranks that hold this very piece."""
-        ...
-
-    def gradient(self, parameter: Tensor, piece: Piece) -> Tensor:
-        """The piece of a gradient, real."""
-        ...
-
-    def restore(self, piece: Piece, value: Tensor) -> Tensor:
-        """The piece of a saved tensor (..., *piece.shape)."""
-        ...
-
-    def agree(self, claim: Callable[[], Claim]) -> None:
-        """Raise on all ranks, unless all are about to do one thing."""
-        ...
-
-    def changed(self, length: int, device: torch.device) -> None:
-        """Join the all-reduce of a step that this rank cannot make; return if no rank can, raise otherwise."""
-        ...
-
-    def share(self, blocks: Sequence[Any]) -> None:
-        """Give all ranks the pieces of parameters that each of them has changed."""
-        ...
-
-
 def all_finite(blocks: Sequence[Any]) -> Tensor:
     """Whether this step is taken, decided before anything is written, for all blocks alike.
 
@@ -96,7 +51,10 @@ def all_finite(blocks: Sequence[Any]) -> Tensor:
 
 
 class Local:
-    """All columns are in this process."""
+    """All columns are in this process.
+
+    ``alone`` says whether all columns are in this process; this is rank ``rank`` of ``ranks``.
+    """
 
     alone = True
     rank, ranks = 0, 1
@@ -104,37 +62,37 @@ class Local:
     sum = staticmethod(all_finite)  # the sums are complete
 
     def total(self, partial: Tensor) -> Tensor:
-        """``partial`` itself."""
+        """The sum of ``partial`` over all ranks: itself."""
         return partial
 
     def piece(self, parameter: Tensor) -> Piece:
-        """All of it."""
+        """What of ``parameter`` has its columns here: all of it."""
         if is_dtensor(parameter):
             raise RuntimeError("a DTensor needs columns that know its ranks; Local has none")
         return whole(parameter)
 
     def weight(self, parameter: Tensor) -> float:
-        """One: no other process has it."""
+        """One divided by the number of ranks that hold this very piece."""
         return 1.0
 
     def gradient(self, parameter: Tensor, piece: Piece) -> Tensor:
-        """All of it."""
+        """The piece of a gradient, real: all of it."""
         assert parameter.grad is not None
         return piece.local(parameter.grad)
 
     def restore(self, piece: Piece, value: Tensor) -> Tensor:
-        """``value`` itself, or all of it if it was saved in pieces."""
+        """The piece of a saved tensor (..., *piece.shape): all of it, also if it was saved in pieces."""
         return _full(value)
 
     def agree(self, claim: Callable[[], Claim]) -> None:
-        """Nobody is there to disagree; what ``claim`` raises is raised."""
+        """Raise on all ranks unless all are about to do one thing: here, what ``claim`` raises is raised."""
         claim()
 
     def changed(self, length: int, device: torch.device) -> None:
-        """Nobody else has to know."""
+        """Join the all-reduce of a step that this rank cannot make: nobody else has to know."""
 
     def share(self, blocks: Sequence[Any]) -> None:
-        """Nobody else needs them."""
+        """Give all ranks the pieces of parameters that each of them has changed: nobody else needs them."""
 
 
 class Sharded:
@@ -230,6 +188,10 @@ class Sharded:
 
             self._meshes[device_type] = DeviceMesh.from_group(self.group, device_type)
         return self._meshes[device_type]
+
+
+Columns = Local | Sharded
+"""Sums over all the columns of a window, wherever they are, and what each rank has of a parameter."""
 
 
 def choose(process_group: Any, parameters: Sequence[Any]) -> Columns:  # noqa: ANN401 - a ProcessGroup or None

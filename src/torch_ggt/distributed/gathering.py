@@ -117,7 +117,7 @@ def _part_length(shape: tuple[int, ...], cut: int | None, ranks: int) -> int:
 
 
 def _both_sides(whole_one: Tensor, received: Tensor, cut: int | None, ranks: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Pairs (view of a parameter, view of ``received`` (ranks, length)): one for all equal parts, one for a smaller part."""
+    """Pairs (part of a parameter, part of ``received`` (ranks, length)): one for all equal parts, one for the rest."""
     if cut is None:
         yield whole_one, received[0].view(())
         return

@@ -97,9 +97,7 @@ def whole(parameter: Tensor) -> Piece:
 def piece_of_dtensor(parameter: Any) -> Piece:  # noqa: ANN401 - a DTensor, whose type is not imported here
     """The shard of a DTensor on this rank."""
     if any(placement.is_partial() for placement in parameter.placements):
-        raise ValueError(
-            f"GGT: a parameter with placements {parameter.placements} is an unfinished sum; redistribute it"
-        )
+        raise ValueError(f"GGT: a parameter with placements {parameter.placements} is an unfinished sum")
     (chunk,) = parameter.__create_chunk_list__()
     pairs = ((0, 2),) if parameter.is_complex() else ()
     return Piece(
@@ -112,7 +110,7 @@ def piece_of_dtensor(parameter: Any) -> Piece:  # noqa: ANN401 - a DTensor, whos
 
 
 def slice_of(parameter: Tensor, rank: int, ranks: int, mesh: Any) -> Piece:  # noqa: ANN401 - a DeviceMesh
-    """The part of a parameter for rank ``rank`` of ``ranks``, if all ranks hold the parameter. All ranks keep a scalar."""
+    """The part that rank ``rank`` of ``ranks`` keeps of a parameter that all ranks hold. All ranks keep a scalar."""
     from torch.distributed.tensor import Shard  # noqa: PLC0415
 
     everything = whole(parameter)

@@ -12,10 +12,10 @@
 >>> recorder.cost
 'a window of its own: 5 × 4 float32 = 80 B (and a row), and one pass over it per step'
 
-``recorder.diagnose().summary`` gives the diagnosis in words. The recorder reads the window of a GGT, which holds momentum
-by default. For any other optimizer, it keeps its own window of gradients. Training does not change by a single bit.
+``recorder.diagnose().summary`` gives the diagnosis in words. The recorder reads the window of a GGT, which by default
+holds momentum. For any other optimizer, it keeps its own window of gradients. Training does not change by a single bit.
 
-Rooms: `recorder` (hooks and records), `sources` (where a recorder reads its window), `comparison` (steps of one moment),
+Rooms: `recorder` (hooks and records), `sources` (where the window comes from), `comparison` (steps of one moment),
 `eigenvalues`, and `diagnosis` (numbers and words).
 """
 

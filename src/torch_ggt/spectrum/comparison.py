@@ -63,7 +63,7 @@ def compare_steps(
     if moment[0, 0] == 0:  # v = 0: the cosines would compare rounding errors
         return StepComparison(diagonal=math.nan, sgd=math.nan, by_window=dict.fromkeys(sizes, math.nan))
     eigenvalues, vectors = robust_eigh(moment)
-    # ‖G c‖ = ‖root c‖. We use the root, because cᵀ M c cancels if rows are nearly collinear. We leave out eigenvalues at
+    # ‖G c‖ = ‖root c‖. We use the root, because cᵀ M c cancels if rows are nearly collinear. We drop eigenvalues at
     # rounding level, because c is large in their directions.
     noise = rounding_level(torch.float64, window.size) * moment.trace()
     root = torch.where(eigenvalues > noise, eigenvalues, 0.0).sqrt()[:, None] * vectors.mT

@@ -19,8 +19,8 @@ __all__ = ["Diagnosis", "diagnose"]
 
 # A cosine of 0.95 is an angle of 18°: 10 % of a step's energy has another direction. Most gradients have more noise.
 ENOUGH_COSINE = 0.95
-# The step rescales directions by √condition against each other. √10 ≈ 3 is the ratio of neighbours on a grid of learning
-# rates. Uneven lengths of gradients alone can bring three times the condition number of unstructured gradients.
+# The step rescales directions by √condition against each other. √10 ≈ 3 is the ratio of neighbours in a grid of
+# learning rates. Uneven gradient lengths alone can bring three times the condition number of unstructured gradients.
 LARGE_CONDITION = 10.0
 BEYOND_ISOTROPIC = 3.0
 
@@ -86,7 +86,7 @@ class Diagnosis:
 
     @property
     def threshold_condition(self) -> float:
-        """From this condition number on, rows count as anisotropic: the larger of 10 and 3 times `condition_isotropic`."""
+        """The least condition number of anisotropic rows: the larger of 10 and 3 times `condition_isotropic`."""
         return max(LARGE_CONDITION, BEYOND_ISOTROPIC * self.condition_isotropic)
 
     @property

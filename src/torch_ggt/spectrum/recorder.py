@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
-from torch_ggt.ggt import GGT
 from torch_ggt.spectrum.comparison import StepComparison, compare_steps, decay_by_age
 from torch_ggt.spectrum.diagnosis import Diagnosis, diagnose
 from torch_ggt.spectrum.eigenvalues import isotropic_moment
 from torch_ggt.spectrum.sources import Call, Matrix, OwnWindow, WindowOfGGT
+from torch_ggt.step import FullMatrixOptimizer
 
 __all__ = ["SpectrumRecord", "SpectrumRecorder"]
 
@@ -43,9 +43,9 @@ class SpectrumRecorder:
     and cannot be part of a captured step.
 
     Args:
-        optimizer: a GGT, whose window the recorder reads, or any other torch.optim.Optimizer. For these the recorder
-            keeps its own window of the gradients at the call of ``step``: unscaled, and clipped if you clip. With a
-            closure it takes the gradients of the first evaluation.
+        optimizer: a GGT, whose window the recorder reads, or any other torch.optim.Optimizer, for which it keeps its
+            own window. That window takes the gradients at the call of ``step``: unscaled, and clipped if you clip. With
+            a closure it takes the gradients of the first evaluation.
         every: record each ``every``-th step. The recorder's own window takes the gradient of every step.
         window: how many gradients the recorder's own window holds, 20 by default; not for a GGT.
         window_dtype: torch.float32, torch.bfloat16 or torch.float64, for the recorder's own window; not for a GGT.
@@ -78,7 +78,7 @@ class SpectrumRecorder:
         self._comparisons: dict[int, list[StepComparison]] = defaultdict(list)
         self._compared_at: dict[int, int] = {}
         self._source: WindowOfGGT | OwnWindow
-        if isinstance(optimizer, GGT):
+        if isinstance(optimizer, FullMatrixOptimizer):
             if window is not None or window_dtype != torch.float32:
                 raise ValueError(
                     f"window={window} and window_dtype={window_dtype} were given, but a GGT has its own window "
@@ -120,8 +120,8 @@ class SpectrumRecorder:
         spectra = [record.singular_values for record in self.records if record.block == block]
         if not spectra:
             raise ValueError(
-                f"block {block} has no records; the blocks {sorted(self._recorded)} have records. First take a step with "
-                "a finite gradient that is not zero"
+                f"block {block} has no records; the blocks {sorted(self._recorded)} have records. First take a step "
+                "with a finite gradient that is not zero"
             )
         found = self._source.matrices()[block]
         comparisons = list(self._comparisons[block])

@@ -1,7 +1,7 @@
 """Where a `SpectrumRecorder` reads its window: from a GGT, or from its own window beside any other optimizer.
 
-A source gives full matrices (`Matrix`), one or several for an optimizer. The recorder calls ``before`` with the arguments
-of ``optimizer.step``, and ``moved`` after the step. A source writes to nothing that the optimizer reads.
+A source gives full matrices (`Matrix`), one or several for an optimizer. The recorder calls ``before`` with the
+arguments of ``optimizer.step``, and ``moved`` after the step. A source writes to nothing that the optimizer reads.
 """
 
 import functools
@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
 from torch_ggt.distributed.columns import Columns
-from torch_ggt.ggt import GGT
 from torch_ggt.layout import Layout
 from torch_ggt.memory import readable, window_bytes
 from torch_ggt.options import OPTIONS
@@ -23,14 +22,15 @@ from torch_ggt.parameters import Group
 from torch_ggt.scopes import SCOPES
 from torch_ggt.state.block import Block
 from torch_ggt.state.live import LiveState
+from torch_ggt.step import FullMatrixOptimizer
 from torch_ggt.window import Window
 
 __all__ = ["Matrix", "OwnWindow", "WindowOfGGT"]
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
-# The options of a default GGT without momentum: the rows are the gradients themselves. The Gram matrix does not depend on
-# the sign of a column, so it does not matter whether the optimizer maximizes.
+# The options of a default GGT without momentum: the rows are the gradients themselves. The Gram matrix does not depend
+# on the sign of a column, so it does not matter whether the optimizer maximizes.
 _OPTIONS: Group = {
     **{name: option.default for name, option in OPTIONS.items()},
     "history": "gradient",
@@ -72,7 +72,7 @@ def _matrices(block: Block) -> list[Matrix]:
 class WindowOfGGT:
     """The windows of a GGT, which it keeps without a recorder, too."""
 
-    def __init__(self, optimizer: GGT) -> None:
+    def __init__(self, optimizer: FullMatrixOptimizer) -> None:
         self._optimizer = optimizer
         self._skipped = 0
 

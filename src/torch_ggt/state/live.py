@@ -97,13 +97,7 @@ class LiveState:
     def attached(self, groups: list[Group], state: State) -> list[Block]:
         """The blocks that have a window, for tools that look inside; gives columns to nobody."""
         self.follow(groups)
-        stale = [
-            block
-            for block in self.blocks
-            if len(_with_columns(block, state, allot=False)) != len(block.allotted)
-            or any(state.get(parameter) is not entry for parameter, entry in block.entries)
-            or any(entry.get(key) is not tensor for entry, key, tensor in block.published)
-        ]
+        stale = [b for b in self.blocks if not _holds(b, state, len(_with_columns(b, state, allot=False)))]
         if stale:
             self._renew(stale, state, allot=False)
         return [block for block in self.blocks if block.allotted]
@@ -213,14 +207,8 @@ def _look(block: Block, state: State) -> tuple[bool, bool]:
             wanted += 1
     if not gradients:
         return False, True
-    if wanted != len(block.allotted):
+    if not _holds(block, state, wanted):
         return True, False
-    for parameter, entry in block.entries:
-        if state.get(parameter) is not entry:
-            return True, False
-    for entry, key, tensor in block.published:
-        if entry.get(key) is not tensor:
-            return True, False
     device = block.row.device
     for group, parameter in block.allotted:
         if parameter.device != device:
@@ -230,6 +218,19 @@ def _look(block: Block, state: State) -> tuple[bool, bool]:
                 "new optimizer and load it."
             )
     return True, True
+
+
+def _holds(block: Block, state: State, wanted: int) -> bool:
+    """Whether the flat tensors are for so many members, and the state still holds the views of them."""
+    if wanted != len(block.allotted):
+        return False
+    for parameter, entry in block.entries:
+        if state.get(parameter) is not entry:
+            return False
+    for entry, key, tensor in block.published:  # noqa: SIM110 - a generator takes longer, and this is in every step
+        if entry.get(key) is not tensor:
+            return False
+    return True
 
 
 def _with_columns(block: Block, state: State, *, allot: bool) -> list[Member]:

@@ -57,7 +57,7 @@ def gram_row(
             ALIGNED=_aligned(rows, spans) and row.data_ptr() % 16 == 0,
             BLOCK_R=block_rows,
             BLOCK_D=block_columns,
-            # A thread loads as many elements of W as of v. Otherwise v would need shared memory to reach that thread.
+            # A thread loads 16 bytes of v and as many elements of W. Otherwise v would go through shared memory.
             VECTOR=vector or 16 // row.element_size(),
             STAGES=stages or (1 if rows.dtype == torch.bfloat16 else 3),
             num_warps=warps,

@@ -85,7 +85,7 @@ def coefficients(
 
 @functools.cache  # a table is never freed: a CUDA graph may hold its address
 def _table(eps: float, jitter: float, size: int, tolerance: float, device: torch.device) -> tuple[Tensor, int]:
-    """ε, δ, the ends of the interval, shifts and weights. They are a tensor because a float argument is only float32."""
+    """ε, δ, the ends of the interval, shifts and weights. They are a tensor because float arguments are float32."""
     low, high = interval(jitter, size)
     shifts, weights = inverse_sqrt_nodes(low, high, tolerance)
     values = [eps, jitter / size, low, high, *shifts, *weights]
@@ -174,7 +174,7 @@ def _entries(K, D, a, i, j, size, padded, root_unit, scale, diagonal):
 
 @triton.jit
 def _eliminate(K, D, a, L, left, size, padded, root_unit, scale, diagonal, BLOCK: tl.constexpr, PANEL: tl.constexpr):
-    """Compute one block column of L in S = L Lᵀ, from the diagonal down. Its diagonal block is stored as the inverse."""
+    """Compute one block column of L in S = L Lᵀ, from the diagonal down. The diagonal block is stored inverted."""
     k = tl.arange(0, BLOCK)
     j = left + k
     pivot = _entries(K, D, a, j, j, size, padded, root_unit, scale, diagonal)

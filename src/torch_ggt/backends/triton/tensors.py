@@ -195,7 +195,7 @@ def update(
 
 @triton.jit
 def _place(piece, starts, ends, owners, origins, numels, offset, ALIGNED: tl.constexpr, BLOCK_D: tl.constexpr):
-    """The owner, columns and elements of a block of a piece, its first column, and the column after the last element."""
+    """The owner, columns and elements of a block of a piece, its first column, and the column after its elements."""
     owner = tl.load(owners + piece)
     left = tl.load(starts + piece) + offset
     last = tl.minimum(tl.load(ends + piece), tl.load(origins + owner) + tl.load(numels + owner))

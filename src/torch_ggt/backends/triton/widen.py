@@ -15,7 +15,7 @@ import triton.language as tl
 
 __all__ = ["OTHER_SCALE", "RESULT_SCALE", "weighted_sum", "widen"]
 
-# BITS gives w·2⁻⁸⁹⁶. We scale the other factor by 2⁷⁶⁶ and the result by 2¹³⁰: this leaves room at both ends of float64.
+# BITS gives w·2⁻⁸⁹⁶. The other factor gets 2⁷⁶⁶, which leaves room at both ends of float64. The result gets 2¹³⁰.
 OTHER_SCALE = tl.constexpr(2.0**766)
 RESULT_SCALE = tl.constexpr(2.0**130)
 # This mask clears three bits after the sign: the exponent has 8 bits, and float64 has room for 11.
