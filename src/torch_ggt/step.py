@@ -342,6 +342,7 @@ class FullMatrixOptimizer(Optimizer):
             self._live = LiveState()
             self._live.part = part if self.state else None
             self._graph = StepGraph(False)
+            saved.complete(self.state, self.param_groups)  # a pickle of an older version lacks some options
         self._warned, self._consolidated = False, None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "FullMatrixOptimizer":
