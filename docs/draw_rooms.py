@@ -18,7 +18,7 @@ FRONT = "torch_ggt"  # what the package itself offers: its __init__.py
 # (place from left to right, what the box says). A room that is not here is drawn at the right of its layer.
 WORDS = {
     FRONT: (3, "the public names"),
-    "spectrum": (3, "recorder and diagnosis"),
+    "spectrum": (2, "recorder and diagnosis"),
     "ggt": (3, "options of GGT"),
     "step": (3, "a step on one page"),
     "state": (3, "live and saved state"),
@@ -48,7 +48,7 @@ WAY = [
     ("sinks", "x ← x − η·s·G c"),
 ]
 
-WIDTH, HEIGHT = 1200, 836
+WIDTH, HEIGHT = 1200, 762
 BOX, TALL, PITCH, LEFT, ACROSS = 148, 46, 74, 94, 168
 GREY, INK, ORANGE = "#7d8a98", "#1d2733", "#c05f00"
 
@@ -197,7 +197,7 @@ class Drawing:
     def _level(self, room: str, other: str) -> bool:
         """Whether a straight line would run nearly level."""
         (x, y), (to_x, to_y) = self.places[room], self.places[other]
-        return abs(to_x - x) > 2 * (to_y - y)
+        return abs(to_x - x) > 2.4 * (to_y - y)
 
     def _blocked(self, room: str, other: str) -> bool:
         """Whether a straight line would go through a box."""

@@ -1,5 +1,6 @@
 """The table of all claims: none is left out, the newest counts, what was not run never hides what was."""
 
+import argparse
 import json
 import re
 from dataclasses import replace
@@ -8,9 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from ggt_lab.experiments.catalogue import chosen_experiment
 from ggt_lab.experiments.speed_claims import speed_verdicts
-from ggt_lab.experiments.verdicts import Verdict, write_verdicts
+from ggt_lab.experiments.verdicts import Verdict, read_verdicts, write_verdicts
 from ggt_lab.report.claims_page import PAPER, collect, page, write_claims
+from ggt_lab.report.plain_words import in_plain_words, plain
+from ggt_lab.runs.results import Results
 
 ROOT = Path(__file__).parents[2]
 VERDICT = Verdict("R1", "GGT is best", "best", "2.4 against 2.5", "± 0.1", 3, True, "ggt reproduce R1")
@@ -71,7 +75,7 @@ def test_files_and_page(tmp_path):
     text = (tmp_path / "docs" / "claims.md").read_text()
     assert "| GGT is best | holds | best | a \\| b; ± 0.1 | 3 | [2026-01-01-a/R1](../records/2026-01-01-a/R1)" in text
     assert re.findall(r"^## (\w+)", text, re.MULTILINE) == list(PAPER)
-    assert "18 not run" in text
+    assert "19 statements. 1 holds, 18 were not run." in text
 
 
 @pytest.mark.parametrize(
@@ -101,6 +105,112 @@ def test_ours_are_up_to_date():
     assert (ROOT / "docs" / "claims.md").read_text() == page(rows, "../records")
 
 
+# ---- the words of old records ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("train loss at the end: GGT low at least 0 below GGT", "GGT low ends with a lower training loss than GGT"),
+        (
+            "with 200 epochs, weight_drop 0.4: validation perplexity at the end: GGT at least 0.07 below Adam",
+            "with 200 epochs, weight_drop 0.4: GGT ends with a validation perplexity at least 0.07 lower than Adam",
+        ),
+        (
+            "test error at the end: GGT at most 0.002 above SGD",
+            "GGT ends with a test error at most 0.002 higher than SGD",
+        ),
+        ("0.0961 against 0.08647: -0.0096 below", "0.0961 against 0.08647: 0.0096 higher"),
+        ("0.08647 against 0.0961: +0.0096 below", "0.08647 against 0.0961: 0.0096 lower"),
+        ("ahead at 2 of 20 epochs; at the end 3 against 2", "ahead at epoch 2 (of 20); at the end 3 against 2"),
+        (
+            "ahead at 1–2, 5 of 20 epochs; at the end 3 against 2",
+            "ahead at epochs 1–2, 5 (of 20); at the end 3 against 2",
+        ),
+        (
+            "GGT has a lower train loss than Adam, AdaGrad, SGD at every epoch from 1 on",
+            "GGT has a lower training loss than Adam, AdaGrad and SGD from epoch 1 on",
+        ),
+        (
+            "below Adam: 28 of 30 epochs, not at 1–2; SGD: 29 of 30 epochs, not at 1; Muon: not run",
+            "lower than Adam at 28 of 30 epochs (not at 1–2); than SGD at 29 of 30 epochs (not at 1); Muon: not run",
+        ),
+        ("-1.6 (FullMatrixAdaptive(beta2=0.95), lr 5)", "-1.6 (full-matrix AdaGrad with β₂ = 0.95, lr 5)"),
+        ("-1.3 (DiagonalAdaptive, lr 17)", "-1.3 (diagonal AdaGrad, lr 17)"),
+        ("a low one generalizes more than 3 % worse", "a low learning rate generalizes more than 3 % worse"),
+        (
+            "in batches of 512: in seconds GGT is first to reach every train loss that others reach at the end of an "
+            "epoch",
+            "with batches of 512: in seconds, GGT is the first to reach every training loss that a baseline reaches at "
+            "the end of an epoch",
+        ),
+    ],
+)
+def test_old_words_and_new_words(old, new):
+    assert plain(old) == new
+    assert plain(new) == new
+
+
+def stored():
+    """The records with verdicts, as they were written."""
+    return [(file.parent, read_verdicts(file).verdicts) for file in sorted((ROOT / "records").rglob("verdicts.json"))]
+
+
+def figures_of(verdict):
+    """The figures of a verdict, without their signs: "-0.1 below" is "0.1 higher"."""
+    words = " ".join([verdict.statement, verdict.paper, verdict.ours, verdict.spread or ""])
+    return sorted(
+        re.findall(r"\d+(?:\.\d+)?(?:e[+-]\d+)?", words.replace("beta2=", "").replace("at least 0 below", ""))
+    )
+
+
+def test_other_words_are_no_other_figures():
+    for _, verdicts in stored():
+        for verdict in verdicts:
+            told = in_plain_words(verdict)
+            assert figures_of(told) == figures_of(verdict)
+            assert in_plain_words(told) == told
+            assert (told.claim, told.n, told.holds, told.command) == (
+                verdict.claim,
+                verdict.n,
+                verdict.holds,
+                verdict.command,
+            )
+
+
+def judged_again(folder, command):
+    """The verdicts of today on the results of a record."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("name")
+    parser.add_argument("--seeds")
+    parser.add_argument("--epochs", type=int)
+    parser.add_argument("--entrants", nargs="*", default=())
+    parser.add_argument("--set", nargs="*", default=(), dest="changes")
+    parser.add_argument("--step-times", type=lambda path: ROOT / path)
+    choices = vars(parser.parse_args(command.removeprefix("ggt reproduce ").split()))
+    del choices["seeds"]
+    return chosen_experiment(**choices).verdicts(list(Results(folder / "results.jsonl")), command)
+
+
+def test_old_records_speak_as_experiments_do_today():
+    """An old verdict in plain words is the verdict of today on the results of its record."""
+    compared = 0
+    for folder, verdicts in stored():
+        if not (folder / "results.jsonl").exists() or folder.name.endswith("batch-1024"):  # it has an entrant less
+            continue
+        assert [in_plain_words(verdict) for verdict in verdicts] == judged_again(folder, verdicts[0].command)
+        compared += len(verdicts)
+    assert compared >= 70
+
+
+def test_old_and_new_verdicts_meet_in_one_row(tmp_path):
+    old = replace(VERDICT, statement="validation perplexity at the end: GGT at least 0 below Adam")
+    record(tmp_path / "2026-01-01-a", old)
+    record(tmp_path / "2026-02-01-a", replace(old, statement=plain(old.statement), holds=False))
+    (row,) = of(collect(tmp_path), "R1")
+    assert (row.statement, row.holds) == ("GGT ends with a lower validation perplexity than Adam", False)
+
+
 # ---- speed -----------------------------------------------------------------------------------------------------------
 
 
@@ -124,7 +234,11 @@ def test_overhead(ratio, cnn, rnn):
     found = speed_verdicts(cases)
     assert [verdict.claim for verdict in found] == ["O1", "O1"]
     assert [verdict.holds for verdict in found] == [cnn, rnn]
-    assert f"{ratio:.3f} times ({10 * ratio:.2f} against 10.00 ms" in found[0].ours
+    assert (
+        f": {10 * ratio:.2f} ms with GGT, 10.00 ms with SGD. Other windows: 20 rows in float32 {ratio:.3f}"
+        in found[0].ours
+    )
+    assert found[0].ours.startswith(f"{ratio:.3f} times")
 
 
 @pytest.mark.parametrize(("svd", "holds"), [(201.0, True), (199.0, False)])
@@ -138,4 +252,4 @@ def test_eigh_against_svd(svd, holds):
     ]
     (verdict,) = speed_verdicts(cases)
     assert verdict.holds is holds
-    assert "d = 100, r = 20" in verdict.statement
+    assert verdict.statement.startswith("d = 100, r = 20: a step with eigh of GᵀG is more than 10 times")

@@ -49,11 +49,11 @@ RUNS = {
 def test_lowest_along():
     verdict = LowestAlong("X", "GGT", ("Adam",), "loss", "paper", first=2).verdict(RUNS, "c")
     assert verdict.holds is True
-    assert "Adam: 2 of 2 epochs" in verdict.ours
+    assert "lower than Adam at 2 of 2 epochs" in verdict.ours
     verdict = LowestAlong("X", "GGT", ("Adam", "SGD"), "loss", "paper", first=1).verdict(RUNS, "c")
     assert verdict.holds is False
-    assert "Adam: 2 of 3 epochs, not at 1" in verdict.ours
-    assert "SGD: 2 of 3 epochs, not at 3" in verdict.ours
+    assert verdict.statement == "GGT has a lower loss than Adam and SGD from epoch 1 on"
+    assert verdict.ours == "lower than Adam at 2 of 3 epochs (not at 1); than SGD at 2 of 3 epochs (not at 3)"
 
 
 def test_gap_at_end():
@@ -66,12 +66,25 @@ def test_gap_at_end():
     assert GapAtEnd("X", "GGT", "SGD", "loss", 0.0, "p").verdict(RUNS, "c").holds is False
 
 
+@pytest.mark.parametrize(
+    ("other", "gap", "statement", "ours"),
+    [
+        ("Adam", 0.0, "GGT ends with a lower loss than Adam", "1.1 against 1.5: 0.4000 lower"),
+        ("Adam", 0.15, "GGT ends with a loss at least 0.15 lower than Adam", "1.1 against 1.5: 0.4000 lower"),
+        ("SGD", -0.3, "GGT ends with a loss at most 0.3 higher than SGD", "1.1 against 1.05: 0.0500 higher"),
+    ],
+)
+def test_a_gap_in_words(other, gap, statement, ours):
+    verdict = GapAtEnd("X", "GGT", other, "loss", gap, "p").verdict(RUNS, "c")
+    assert (verdict.statement, verdict.ours) == (statement, ours)
+
+
 def test_a_single_seed_proves_no_gap():
     single = {name: records[:1] for name, records in RUNS.items()}
     verdict = GapAtEnd("X", "GGT", "Adam", "loss", 0.15, "p").verdict(single, "c")
     assert (verdict.holds, verdict.spread) == (None, "± unknown (two standard errors)")
     assert GapAtEnd("X", "GGT", "Adam", "loss", 0.6, "p").verdict(single, "c").holds is False
-    assert "Adam 1.5 (+0.5000 ± unknown)" in Compared("X", "GGT", ("Adam",), "loss").verdict(single, "c").ours
+    assert "Adam 1.5 (0.5000 ± unknown higher)" in Compared("X", "GGT", ("Adam",), "loss").verdict(single, "c").ours
 
 
 def test_at_most():
@@ -116,8 +129,8 @@ def test_who_was_not_run_is_named_and_leaves_claims_open():
 def test_compared_beyond_the_paper():
     verdict = Compared("X", "GGT", ("Adam", "SGD"), "loss").verdict(RUNS, "c")
     assert verdict.holds is False
-    assert "Adam 1.5 (+0.4000 ± 0.2000)" in verdict.ours
-    assert "SGD 1.05 (-0.0500" in verdict.ours
+    assert "Adam 1.5 (0.4000 ± 0.2000 higher)" in verdict.ours
+    assert "SGD 1.05 (0.0500 ± 0.2000 lower)" in verdict.ours
     assert Compared("X", "GGT", ("Adam",), "loss").verdict(RUNS, "c").holds is True
     assert Compared("X", "GGT", ("Adam", "SOAP"), "loss").verdict(RUNS, "c").holds is None
     close = {**RUNS, "Muon": runs_of([9.0, 2.0, 0.8], [9.0, 2.0, 1.5])}
@@ -177,7 +190,7 @@ def test_fastest_after_decays():
     runs = {"GGT": falling(1.5), "SGD": falling(1.2), "Adam": falling(1.0, other=2.0)}
     verdict = FastestAfterDecays("A1", "GGT", ("SGD", "Adam"), "loss", "p").verdict(runs, "c")
     assert verdict.holds is True
-    assert "GGT first at 7 of 7 decays; factors: GGT 1.50, 1.50" in verdict.ours
+    assert "GGT is first at 7 of 7 decays; factors: GGT 1.50, 1.50" in verdict.ours
     assert FastestAfterDecays("A1", "SGD", ("GGT",), "loss", "p").verdict(runs, "c").holds is False
     diverged = {**runs, "SGD": runs_of([1.0, 1.0], status="diverged")}
     assert FastestAfterDecays("A1", "GGT", ("SGD",), "loss", "p").verdict(diverged, "c").holds is True
@@ -229,7 +242,7 @@ def test_levels_that_are_never_reached_are_lost():
     claim = FirstInSeconds("R3", "GGT", ("Adam",), "loss", "lstm", "p", times=step_times(GGT=0.1, Adam=1.0))
     assert "first to 1 of 3 levels" in claim.verdict(runs, "c").ours
     diverged = {**FALLING, "Adam": runs_of([9.0], status="diverged")}
-    words = "Adam (1.00 ms a step): no levels, the mean over its seeds is never below its start"
+    words = "Adam (1.00 ms a step): no levels, because the mean over its seeds is never below its start"
     assert words in claim.verdict(diverged, "c").ours
     assert claim.verdict(diverged, "c").holds is None
 
@@ -247,7 +260,7 @@ def test_looks_inside_of_the_first_epoch():
     verdict = claim.verdict({"GGT": own, "Adam": with_early(FALLING["Adam"], 8.0, 8.5, 7.5)}, "c")
     assert verdict.holds is True
     assert "first to 3 of 3 levels" in verdict.ours
-    assert "(inside of the first epoch: 0 of 2)" in verdict.ours
+    assert "(inside the first epoch: first to 0 of 2)" in verdict.ours
     # Means are over what all seeds have.
     two = own + with_early(FALLING["GGT"], 20.0, 12.0)
     assert early_curve(two, "loss") == {10: 20.0, 20: 12.0}
@@ -264,7 +277,7 @@ def test_first_in_seconds_against_some():
         for ms in (1.4, 1.9)
     )
     assert (won.holds, lost.holds) == (None, False)
-    assert "against SGD: not run; Adam (1.00 ms a step): first to 3 of 3 levels" in won.ours
+    assert "Against SGD: not run; Adam (1.00 ms a step): first to 3 of 3 levels" in won.ours
 
 
 @pytest.mark.parametrize(
@@ -322,13 +335,13 @@ def test_entrants_in_pieces(tmp_path):
     by_statement = {verdict.statement: verdict for verdict in some.verdicts}
     attendance = by_statement["every entrant was run, and no seed diverged"]
     assert "took part: GGT, SGD; Adam: not run; AdaGrad: not run" in attendance.ours
-    assert by_statement["validation perplexity at the end: GGT at least 0.07 below Adam"].n == 0
+    assert by_statement["GGT ends with a validation perplexity at least 0.07 lower than Adam"].n == 0
     assert [figure.path.name for figure in some.figures] == ["epochs.png", "seconds.png"]
     before = (tmp_path / "R1/results.jsonl").read_text()
     every = reproduce(chosen_experiment("R1", entrants=["Adam", "SGD", "GGT"]), tmp_path / "R1", smoke, command="c")
     after = (tmp_path / "R1/results.jsonl").read_text()
     assert after.startswith(before)
-    assert "Adam: 1 of 1" in every.verdicts[0].ours or "Adam: 0 of 1" in every.verdicts[0].ours
+    assert "Adam at 1 of 1" in every.verdicts[0].ours or "Adam at 0 of 1" in every.verdicts[0].ours
 
 
 def test_a_matrix_for_each_parameter(tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,11 +17,14 @@ from ggt_lab.experiments.hard_window_bound import HardWindowTask, Wells, run_har
 from ggt_lab.experiments.landscapes import steps_to
 from ggt_lab.experiments.seed_statistics import is_negative, stdev
 from ggt_lab.experiments.sparse_noise import RatioTask, bound, measure_ratios
+from ggt_lab.experiments.verdicts import read_verdicts
 from ggt_lab.problems.synthetic_landscapes import Barrier, BarrierVertex
+from ggt_lab.report.plain_words import in_plain_words
 from ggt_lab.runs.race import Run
 from ggt_lab.theory import SparseNoise
 
 CPU = torch.device("cpu")
+ROOT = Path(__file__).parents[2]
 
 
 # ---- the whole path --------------------------------------------------------------------------------------------------
@@ -35,6 +39,10 @@ def test_smoke_from_end_to_end(name, tmp_path):
     assert outcome.verdicts
     written = json.loads((tmp_path / "verdicts.json").read_text())
     assert [v["statement"] for v in written["verdicts"]] == [v.statement for v in outcome.verdicts]
+    assert [in_plain_words(v) for v in outcome.verdicts] == list(outcome.verdicts)
+    if (record := ROOT / "records/2026-11-16-lab" / name / "verdicts.json").exists() and name != "T1":  # its ε differs
+        old = [in_plain_words(v) for v in read_verdicts(record).verdicts]
+        assert [(v.statement, v.paper) for v in outcome.verdicts] == [(v.statement, v.paper) for v in old]
     assert all(v["claim"] and v["ours"] and v["paper"] for v in written["verdicts"])
     assert name in {v["claim"] for v in written["verdicts"]}
     for figure in written["figures"]:

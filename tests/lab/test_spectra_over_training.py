@@ -49,7 +49,7 @@ def test_as_in_the_paper():
     assert all(v.holds for v in decided.values()), [words for words, v in decided.items() if not v.holds]
     assert {v.ours for v in found.values() if v.n == 0} == {"not run: VGG", "not run: Transformer"}
     rises = found["CNN: gradients are more anisotropic at the end"]
-    assert "in mid-training 1e+03, at the end 5e+03 (momentum alone, without structure: 361)" in rises.ours
+    assert "in mid-training 1e+03, at the end 5e+03 (gradients without structure: 361)" in rises.ours
     assert rises.n == 2
 
 

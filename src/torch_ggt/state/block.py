@@ -18,12 +18,12 @@ from torch_ggt.finish import FINISHES
 from torch_ggt.layout import ALIGNMENT, Layout
 from torch_ggt.memory import allocate_window
 from torch_ggt.options import row_dtype
-from torch_ggt.parameters import Member, common_device
+from torch_ggt.parameters import Group, Member, common_device
 from torch_ggt.rules import RULES
 from torch_ggt.sinks import Gradients, Parameters
 from torch_ggt.window import Window
 
-__all__ = ["MATRIX_KEYS", "Block", "matrix_key"]
+__all__ = ["MATRIX_KEYS", "Block", "matrix_key", "parameter_keys"]
 
 MATRIX_KEYS = ("gram", "decay", "momentum", "position", "count")
 """What a window keeps for each matrix; ``skipped`` is kept beside them."""
@@ -32,6 +32,12 @@ MATRIX_KEYS = ("gram", "decay", "momentum", "position", "count")
 def matrix_key(window: str, key: str) -> str:
     """Under which key the state of a matrix is saved: the first window has plain names, a second one its own."""
     return key if window == "window" else f"{window}_{key}"
+
+
+def parameter_keys(group: Group) -> list[str]:
+    """The keys of the state that every parameter of a group has."""
+    rule, finish = RULES[group["history"]], FINISHES[group["finish"]]
+    return ["window", *rule.windows, *rule.buffers, *(() if finish is None else finish.buffers)]
 
 
 class Block:
@@ -150,9 +156,8 @@ class Block:
         )
 
     def _buffer_names(self) -> list[str]:
-        finishes = [FINISHES[group["finish"]] for group, _ in self.members]
-        names = [*self.rule.buffers, *(name for f in finishes if f is not None for name in f.buffers)]
-        return list(dict.fromkeys(names))
+        keys = dict.fromkeys(key for group, _ in self.members for key in parameter_keys(group))
+        return [key for key in keys if key not in ("window", *self.rule.windows)]
 
     def row_dtype(self) -> torch.dtype:
         """The dtype of the rows that the options ask for."""
@@ -160,11 +165,8 @@ class Block:
 
     def tensors_of(self, index: int) -> dict[str, Tensor]:
         """What belongs to the parameter ``allotted[index]``, by the key under which it is saved: views."""
-        group = self.allotted[index][0]
-        finish = FINISHES[group["finish"]]
-        names = [*self.rule.buffers, *(() if finish is None else finish.buffers)]
-        found = {name: views[index] for name, views in self.window_views.items()}
-        return found | {name: self.buffers[name][1][index] for name in names}
+        views = self.window_views | {name: parts for name, (_, parts) in self.buffers.items()}
+        return {key: views[key][index] for key in parameter_keys(self.allotted[index][0])}
 
     def tensors_of_matrix(self, index: int) -> dict[str, Tensor]:
         """What belongs to one of ``allotted_matrices``, by the key under which it is saved: views."""

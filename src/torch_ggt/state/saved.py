@@ -14,12 +14,11 @@ from torch import Tensor
 from torch_ggt.distributed.agreement import Claim, digest
 from torch_ggt.distributed.columns import Columns
 from torch_ggt.distributed.pieces import is_dtensor, whole
-from torch_ggt.finish import FINISHES
 from torch_ggt.options import FIXED, OPTIONS, check, check_agreement, same
 from torch_ggt.parameters import Group, describe
 from torch_ggt.rules import RULES, Rule
 from torch_ggt.scopes import matrices
-from torch_ggt.state.block import MATRIX_KEYS, matrix_key
+from torch_ggt.state.block import MATRIX_KEYS, matrix_key, parameter_keys
 
 __all__ = [
     "FORMAT_KEY",
@@ -96,7 +95,7 @@ def snapshot(state_dict: dict[str, Any], groups: list[Group], columns: Columns) 
         entry = {key: _copied(value) if copies else value for key, value in entry.items()}
         if not columns.alone:
             piece = columns.piece(parameter)
-            entry |= {key: piece.present(entry[key]) for key in _parameter_keys(group) if key in entry}
+            entry |= {key: piece.present(entry[key]) for key in parameter_keys(group) if key in entry}
         state[index] = entry
     found = {**state_dict, "state": state}
     if not columns.alone and state:
@@ -132,12 +131,6 @@ def _numbered(saved_groups: list[Group], groups: list[Group]) -> Iterator[tuple[
     for saved, group in zip(saved_groups, groups, strict=True):
         for index, parameter in zip(saved["params"], group["params"], strict=True):
             yield index, group, parameter
-
-
-def _parameter_keys(group: Group) -> list[str]:
-    """The keys of the state that every parameter of a group has."""
-    rule, finish = RULES[group["history"]], FINISHES[group["finish"]]
-    return ["window", *rule.windows, *rule.buffers, *(() if finish is None else finish.buffers)]
 
 
 def _matrix_keys(rule: Rule) -> list[str]:
@@ -260,7 +253,7 @@ def _check_complete(entries: list[dict[str, Any]], rule: Rule) -> None:
 
 def _check_shapes(entry: dict[str, Any], group: Group, parameter: Tensor, index: Any) -> None:  # noqa: ANN401
     shape, size, rule = whole(parameter).shape, group["window"], RULES[group["history"]]
-    expected: dict[str, tuple[int, ...]] = dict.fromkeys(_parameter_keys(group), shape)
+    expected: dict[str, tuple[int, ...]] = dict.fromkeys(parameter_keys(group), shape)
     for name in ("window", *rule.windows):
         of_matrix = {"gram": (size, size), "decay": (size,), "momentum": (size,), "position": (), "count": ()}
         expected |= {name: (size, *shape)} | {matrix_key(name, key): value for key, value in of_matrix.items()}
