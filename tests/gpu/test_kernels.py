@@ -289,14 +289,14 @@ class FakeGraph:
         self._options = [{k: v for k, v in group.items() if k not in ("lr", "params")} for group in groups]
 
     def _read_tables(self):
-        return [table._table for b in self._blocks for table in b.addresses.values()]
+        return [table.table for b in self._blocks for table in b.addresses.values()]
 
     def replay(self):
         graph, groups, make_step = self._again
         assert all(now is then for now, then in zip(self._read_tables(), self._tables, strict=True))
         for b in self._blocks:
-            assert b.addresses["gradients"]._table.tolist() == [p.grad.data_ptr() for _, p in b.allotted]
-            assert b.addresses["values"]._table.tolist() == [p.data_ptr() for _, p in b.allotted]
+            assert b.addresses["gradients"].table.tolist() == [p.grad.data_ptr() for _, p in b.allotted]
+            assert b.addresses["values"].table.tolist() == [p.data_ptr() for _, p in b.allotted]
         for group, options in zip(groups, self._options, strict=True):
             assert {key: group[key] for key in options} == options
         with graph._rates_in(groups):

@@ -68,16 +68,14 @@ def kernels(device: torch.device, bandwidth: float, *, d: int, r: int, dtype: st
     for block, warps in blocks:
         expand: dict[str, Any] = {"block": block, "warps": warps}
         passes["WT c"][json.dumps(expand)] = ms(partial(gpu.expand, rows, c, spans, out, **expand))
-    addresses = tensors.Addresses([d], rows.device)
-    target = torch.zeros(d, device=device)
+    target, addresses = torch.zeros(d, device=device), tensors.Addresses([d], rows.device)
+    assert addresses.hold([target])
     taken = torch.ones((), dtype=torch.bool, device=device)
-    table = addresses.of([target])
-    assert table is not None
     update: dict[str, Any] = {"matrix_of": None, "lr": 1e-3, "weight_decay": 0.1, "taken": taken}
     for block, warps in blocks:
         options: dict[str, Any] = {"block": block, "warps": warps}
         passes["WT c and update"][json.dumps(options)] = ms(
-            partial(tensors.update, rows, c, table, addresses, torch.float32, spans, (0, 1), **update, **options)
+            partial(tensors.update, rows, c, addresses, spans, (0, 1), **update, **options)
         )
     if checked:
         exact = plain.gram_row_by_blocks(rows, v.to(kind))

@@ -192,7 +192,7 @@ def promises(records: Sequence[Record]) -> list[Promise]:
         for r, bound in ((200, target), (20, 1.03)):
             for dtype in ("bfloat16", "float32"):
                 for mode in ("eager", "captured"):
-                    words = f"training step over SGD's, {name}, r = {r}, {dtype}, {mode}"
+                    words = f"training step over a training step with SGD, {name}, r = {r}, {dtype}, {mode}"
                     add(words, f"training_{model}_{mode}", ["over_SGD", f"GGT r={r} {dtype}"], bound)
     for dtype in ("float32", "bfloat16"):
         single = _figure(by_name.get(f"scope_model_gpt_r50_{dtype}"), ["eager", "median_ms"])

@@ -185,11 +185,13 @@ class Ablations(ShortExperiment):
                 way.plot(record["scales"][1:], record["cosines"][1:], color=COLORS[0], marker="o", markersize=3)
         log_axis(way, "x")
         way.set_xlabel("sgd_scale, in units of 1/√λmax")
-        way.set_ylabel("cosine with SGD's step")
+        way.set_ylabel("cosine with the step of SGD")
         for axes in (dots, way):
             quiet(axes)
         files = save(figure, folder / "ablations", title=f"P1: options of GGT on {_PROBLEM}")
-        return [Figure(files[0], "Training loss of each variant of GGT; cosine with SGD's step as sgd_scale grows.")]
+        return [
+            Figure(files[0], "Training loss of each variant of GGT; cosine with the step of SGD as sgd_scale grows.")
+        ]
 
 
 def _is_gain(differences: Sequence[float], noise: float) -> bool | None:

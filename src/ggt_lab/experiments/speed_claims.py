@@ -47,8 +47,9 @@ def _overheads(results: Sequence[Record]) -> list[Verdict]:
                 claim="O1",
                 statement=f"{name}: a training step with GGT (200 rows) {longer}",
                 paper=f"{papers:g} times",
-                ours=f"{ratios[_WINDOW]:.3f} times (median of the ratio over rounds): {times[_WINDOW]['median_ms']:.2f} ms with GGT, "
-                f"{times['SGD']['median_ms']:.2f} ms with SGD. Other windows: {others}",
+                ours=f"{ratios[_WINDOW]:.3f} times (median of the ratio over rounds): "
+                f"{times[_WINDOW]['median_ms']:.2f} ms with GGT, {times['SGD']['median_ms']:.2f} ms with SGD. "
+                f"Other windows: {others}",
                 spread=f"80 % of the rounds took {times[_WINDOW]['low_ms']:.2f} to {times[_WINDOW]['high_ms']:.2f} ms",
                 n=int(times[_WINDOW]["calls"]),
                 holds=ratios[_WINDOW] <= papers,

@@ -102,7 +102,7 @@ def _draw_training(records: Sequence[Record], path: Path) -> list[Path]:
     axes.axhline(0.0, color="black", linewidth=0.8)
     labels = [f"{fill(r['result']['model'], 12)}\n{r['result']['mode']}" for r in records]
     axes.set_xticks([group + 0.4 - width / 2 for group in range(len(records))], labels, fontsize=9)
-    axes.set_ylabel("time beyond SGD's, %")
+    axes.set_ylabel("time beyond the time with SGD, %")
     axes.margins(y=0.1)
     axes.legend(frameon=False, fontsize=8, ncols=len(names), loc="lower left", bbox_to_anchor=(0, 1))
     quiet(axes)

@@ -39,7 +39,10 @@ _TABLE: tuple[tuple[str, str], ...] = (
     (r"^0\.09 at 500 epochs$", "0.09 lower after 500 epochs"),
     # Long runs: all epochs.
     (r" at every epoch from (\d+) on$", r" from epoch \1 on"),
-    (r"a lower " + _NUMBER + r" than (.*), ([^,]+?)( from epoch \d+ on)?$", r"a lower \1 than \2 and \3\4"),
+    (
+        r"a lower " + _NUMBER + r" than (.*), ((?:(?! and )[^,])+?)( from epoch \d+ on)?$",
+        r"a lower \1 than \2 and \3\4",
+    ),
     (r"^below (.+?): (\d+ of \d+ epochs)", r"lower than \1 at \2"),
     (r"; ([^;:]+): (\d+ of \d+ epochs)", r"; than \1 at \2"),
     (r"(\d+ of \d+ epochs), not at ([^;]+)", r"\1 (not at \2)"),
@@ -49,7 +52,7 @@ _TABLE: tuple[tuple[str, str], ...] = (
     (r"^ahead at (\d+) of (\d+) epochs", r"ahead at epoch \1 (of \2)"),
     (r"^ahead at ([\d–, ]+) of (\d+) epochs", r"ahead at epochs \1 (of \2)"),
     (r", (\S+)'s " + _NUMBER + r" falls by the largest factor", r", the \2 falls by the largest factor with \1"),
-    (r"^(.+?) first at (\d+ of \d+ decays)", r"\1 is first at \2"),
+    (r"^(\S+) first at (\d+ of \d+ decays)", r"\1 is first at \2"),
     # Long runs: seconds.
     (r"\bin batches of\b", "with batches of"),
     (r"\bin seconds (\S+) is first to reach every", r"in seconds, \1 is the first to reach every"),
