@@ -21,32 +21,17 @@ def as_real(tensor: Tensor) -> Tensor:
 class Layout:
     """Which columns of a flat vector belong to which parameter, in the order of the parameters.
 
-    Args:
-        parameters: the owners of the columns. A complex parameter owns two columns per element.
-        alignment: every parameter starts at a multiple of this many columns. Columns between parameters belong to
-            no parameter and stay zero, which changes no inner product.
-
-    Attributes:
-        parameters: the given parameters.
-        numels: the number of real elements of each parameter.
-        borders: the first column of each parameter, and the number of all columns.
+    A complex parameter owns two columns per element. Every parameter starts at a multiple of ``alignment`` columns. The
+    columns between parameters belong to no parameter and stay zero, which changes no inner product.
     """
 
     def __init__(self, parameters: Sequence[Tensor], alignment: int = 1) -> None:
-        self.parameters = list(parameters)
-        self._shapes = [as_real(p).shape for p in self.parameters]
-        self.numels = [shape.numel() for shape in self._shapes]
+        self._shapes = [as_real(p).shape for p in parameters]
+        self.numels = [shape.numel() for shape in self._shapes]  #: The number of real elements of each parameter.
+        self.numel = sum(self.numels)  #: d, the number of elements of all parameters.
+        #: The first column of each parameter, and the number of all columns.
         self.borders = [0, *itertools.accumulate(-(-numel // alignment) * alignment for numel in self.numels)]
-
-    @property
-    def numel(self) -> int:
-        """d, the number of elements of all parameters."""
-        return sum(self.numels)
-
-    @property
-    def columns(self) -> int:
-        """The length of a flat vector."""
-        return self.borders[-1]
+        self.columns = self.borders[-1]  #: The length of a flat vector.
 
     def views(self, flat: Tensor) -> list[Tensor]:
         """Views of ``flat`` (..., columns), one per parameter, of shape (..., *parameter.shape)."""

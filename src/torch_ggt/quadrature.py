@@ -29,11 +29,6 @@ class Nodes(NamedTuple):
 def inverse_sqrt_nodes(low: float, high: float, tolerance: float) -> Nodes:
     """The fewest nodes for which λ^(-1/2) has relative error ``tolerance`` wherever low ≤ √λ ≤ high.
 
-    Args:
-        low: lower end of the interval of √λ, positive.
-        high: upper end of the interval of √λ, above ``low``.
-        tolerance: relative error, between 0 and 1.
-
     Example:
         >>> rule = inverse_sqrt_nodes(1e-4, 1.0, 1e-8)
         >>> abs(sum(w / (s + 1e-4) for s, w in zip(*rule)) - 1e2) < 1e-6
@@ -46,8 +41,7 @@ def inverse_sqrt_nodes(low: float, high: float, tolerance: float) -> Nodes:
     ratio = low / high
     period = _complete_elliptic(ratio)  # K′: the length of the u-interval
     strip = _complete_elliptic(math.sqrt((1 - ratio) * (1 + ratio)))  # K: how far the nearest pole is
-    n = max(2, math.ceil(period * math.log(4 / tolerance) / (2 * math.pi * strip)))
-    n += n % 2
+    n = 2 * max(1, math.ceil(period * math.log(4 / tolerance) / (4 * math.pi * strip)))  # even
     # sc(u) sc(K′ - u) = 1 / ratio: compute the lower half, and mirror it.
     lower = [low * _jacobi_sc((j + 0.5) * period / n, period, strip, ratio) for j in range(n // 2)]
     ts = lower + [low * high / t for t in reversed(lower)]

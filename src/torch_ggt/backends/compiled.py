@@ -24,10 +24,7 @@ _log = logging.getLogger("torch_ggt")
 def compiled_gram_row(rows: Tensor, row: Tensor, fallback: Callable[[Tensor, Tensor], Tensor]) -> Tensor | None:
     """(W v, v·v) in float64 by the fused loop; None if the rows are not float32 or compilation does not work.
 
-    Args:
-        rows: W.
-        row: v, in the dtype of the rows.
-        fallback: the plain version, which runs if somebody has turned compilation off.
+    ``row`` has the dtype of the rows. ``fallback`` is the plain version, which runs where compilation is turned off.
     """
     if rows.dtype != torch.float32 or not _Compiler.works:
         return None

@@ -26,16 +26,12 @@ _BAKED = tuple(name for name in OPTIONS if name not in ("lr", "capturable"))  # 
 
 
 class StepGraph:
-    """The graph of an optimizer's step, if there is one.
-
-    Args:
-        wanted: whether to make a graph at all.
-    """
+    """The graph of an optimizer's step, if there is one. ``wanted`` says whether to make a graph at all."""
 
     def __init__(self, wanted: bool) -> None:
         self.wanted = wanted
         self._made_for: Hashable = None
-        self._alike = 0
+        self._alike = 0  # how many equal steps came before this one
         self._graph: torch.cuda.CUDAGraph | None = None
         self._rates: list[Tensor | None] = []  # one for each param group; None if its lr is a tensor
         self._rates_now: list[float] = []
@@ -50,9 +46,6 @@ class StepGraph:
             blocks: the attached blocks that make a step.
             idle: the other attached blocks, which also count a skipped step.
             make_step: the function that the graph captures; it must make the whole step, and start from the gradients.
-
-        Raises:
-            RuntimeError: somebody else captures a graph now, or torch could not end a capture.
         """
         if not self.wanted or torch.compiler.is_compiling() or not torch.cuda.is_available():
             return False
@@ -84,27 +77,24 @@ class StepGraph:
 
     def _warm_up(self, groups: list[Group], blocks: Sequence[Any], make_step: Callable[[], None]) -> bool:
         """Count an equal step. Make the last step before the capture as it will be captured. Return whether it did."""
-        last = self._alike == _WARM - 1
-        if last:  # so that all kernels are built
-            self._make_rates(groups, blocks[0].row.device)
-            with self._rates_in(groups):
-                make_step()
+        if self._alike < _WARM - 1:
+            self._alike += 1
+            return False
+        self._rates_now = [group["lr"] for group in groups]
+        options: Any = {"dtype": torch.float32, "device": blocks[0].row.device}
+        self._rates = [
+            None if isinstance(lr, Tensor) else torch.full((), float(lr), **options) for lr in self._rates_now
+        ]
+        with self._rates_in(groups):  # so that all kernels are built
+            make_step()
         self._alike += 1
-        return last
+        return True
 
     def _give_up(self, blocks: Sequence[Any]) -> None:
         """Make plain steps from now on, and keep nothing."""
         self.wanted, self._made_for, self._rates = False, None, []
-        for block in blocks:
-            for table in block.addresses.values():  # a user's graph may read a table, so its addresses must stay
-                table.fixed = False
-
-    def _make_rates(self, groups: list[Group], device: torch.device) -> None:
-        self._rates_now = [group["lr"] for group in groups]
-        self._rates = [
-            None if isinstance(lr, Tensor) else torch.full((), float(lr), dtype=torch.float32, device=device)
-            for lr in self._rates_now
-        ]
+        for table in (table for block in blocks for table in block.addresses.values()):
+            table.fixed = False  # a user's graph may read a table, so its addresses must stay
 
     @contextmanager
     def _rates_in(self, groups: list[Group]) -> Iterator[None]:
@@ -161,38 +151,31 @@ def _signature(groups: list[Group], blocks: Sequence[Any], idle: Sequence[Any]) 
         lr = group["lr"]
         if group["nonfinite"] == "raise" or group["solver"] == "eigh" or group["jitter"] == 0:
             return None  # the host would have to look at a number, or to wait for cuSOLVER's eigh
+        if isinstance(lr, Tensor) and lr.device not in devices:
+            return None  # every step would have to copy it
         options.append(tuple(plain(group[key]) for key in _BAKED))
-        if isinstance(lr, Tensor):
-            if lr.device not in devices:
-                return None  # every step would have to copy it
-            options.append((id(lr), lr.data_ptr(), lr.dtype))
-        else:
-            options.append(())
+        options.append((id(lr), lr.data_ptr(), lr.dtype) if isinstance(lr, Tensor) else ())
     parts = [_tables(block) for block in blocks]
     return None if None in parts else (tuple(options), tuple(parts), tuple(block.window for block in idle))
 
 
 def _tables(block: Any) -> tuple[Any, ...] | None:  # noqa: ANN401 - a Block, which stands above
-    """Bring the tables of addresses up to date for a graph that reads them.
+    """Bring the tables of addresses up to date for a graph that reads them; None if there can be no graph.
 
-    Returns:
-        What this graph depends on besides options and the contents of its tensors; None if there can be no graph.
+    The result is what this graph depends on besides options and the contents of its tensors.
     """
     make_table = getattr(block.backend, "table", None)
     alike = len({group["maximize"] for group, _, _ in block.runs}) == 1
     if make_table is None or block.finishes or not block.columns.alone or not alike:
         return None
     parts: list[Any] = [block.window]  # the window and not its id, which a later window may get
-    for kind, tensors in (
-        ("gradients", block.gradients()),
-        ("values", block.parameters if block.all_here else block.values()),
-    ):
-        table = block.addresses.get(kind)
-        if table is not None:
-            table.fixed = True
-        if make_table(block, kind, tensors) is None:
+    values = block.parameters if block.all_here else block.values()
+    for kind, tensors in (("gradients", block.gradients()), ("values", values)):
+        if kind in block.addresses:
+            block.addresses[kind].fixed = True
+        table = make_table(block, kind, tensors)
+        if table is None:
             return None
-        table = block.addresses[kind]
         table.fixed = True
-        parts += [table, table.aligned, tensors[0].dtype]
+        parts += [table, table.aligned, table.dtype]
     return tuple(parts)

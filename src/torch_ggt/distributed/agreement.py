@@ -5,6 +5,7 @@ ranks raise, and no rank waits for another.
 """
 
 import hashlib
+import math
 import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -21,59 +22,40 @@ __all__ = ["Claim", "agree", "digest"]
 class Claim(NamedTuple):
     """What a rank is about to do."""
 
-    options: Any
-    """What must be equal on all ranks."""
-    parameters: Sequence[tuple[str, Tensor]] = ()
-    """The parameters with their names, in order."""
-    gradients: Sequence[tuple[str, bool]] = ()
-    """The names of parameters, and whether each has a gradient."""
+    options: Any  #: What must be equal on all ranks.
+    parameters: Sequence[tuple[str, Tensor]] = ()  #: The parameters with their names, in order.
+    gradients: Sequence[tuple[str, bool]] = ()  #: The names of parameters, and whether each has a gradient.
 
 
 def agree(group: Any, claim: Callable[[], Claim], piece_of: Callable[[Tensor], Piece]) -> dict[Tensor, int]:  # noqa: ANN401
     """Compare the claims of all ranks. For each parameter, count the ranks that hold the piece of this rank.
 
-    If one rank has an error, every rank raises an error.
-
-    Args:
-        group: the process group of the ranks.
-        claim: makes the claim of this rank; it may raise.
-        piece_of: gives the piece of a parameter that this rank holds.
+    If ``claim`` raises on one rank, every rank raises. ``piece_of`` gives the piece of a parameter on this rank.
     """
-    given, pieces, error = Claim(None), [], None
+    error = None
     try:
         given = claim()
-        pieces = [piece_of(parameter) for _, parameter in given.parameters]
+        held = [(name, parameter, piece_of(parameter)) for name, parameter in given.parameters]
     except Exception as problem:
-        given, pieces, error = Claim(None), [], problem
+        given, held, error = Claim(None), [], problem
     mine = {
         "error": None if error is None else f"{type(error).__name__}: {error}",
         "options": given.options,
         "gradients": list(given.gradients),
-        "parameters": [
-            (name, piece.shape, str(parameter.dtype))
-            for (name, parameter), piece in zip(given.parameters, pieces, strict=True)
-        ],
+        "parameters": [(name, piece.shape, str(parameter.dtype)) for name, parameter, piece in held],
     }
     # The claims of a thousand ranks are long, and mostly equal. So ranks compare hashes first.
-    boxes = [(piece.offsets, piece.sizes) for piece in pieces]
-    everyone = _gathered(group, (hashlib.sha256(repr(mine).encode()).digest(), boxes))
-    if any(fingerprint != everyone[0][0] for fingerprint, _ in everyone) or error is not None:
+    fingerprint = hashlib.sha256(repr(mine).encode()).digest()
+    everyone = _gathered(group, (fingerprint, [(piece.offsets, piece.sizes) for _, _, piece in held]))
+    if any(theirs != everyone[0][0] for theirs, _ in everyone) or error is not None:
         claims = _gathered(group, mine)
         if error is not None:
             raise error
         _compare(claims)
-    replicas = {}
-    for index, ((name, parameter), piece) in enumerate(zip(given.parameters, pieces, strict=True)):
-        of_ranks = [their_boxes[index] for _, their_boxes in everyone]
-        _check_tiling(name, piece, of_ranks)
-        replicas[parameter] = of_ranks.count((piece.offsets, piece.sizes))
-    return replicas
-
-
-def _gathered(group: Any, value: Any) -> list[Any]:  # noqa: ANN401 - anything that can be pickled
-    everyone: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(everyone, value, group=group)
-    return everyone
+    return {
+        parameter: _replicas(name, piece, [boxes[index] for _, boxes in everyone])
+        for index, (name, parameter, piece) in enumerate(held)
+    }
 
 
 def digest(tensors: Sequence[Tensor]) -> int:
@@ -82,6 +64,12 @@ def digest(tensors: Sequence[Tensor]) -> int:
     for tensor in tensors:
         found = zlib.crc32(bytes(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).tolist()), found)
     return found
+
+
+def _gathered(group: Any, value: Any) -> list[Any]:  # noqa: ANN401 - anything that can be pickled
+    everyone: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(everyone, value, group=group)
+    return everyone
 
 
 def _compare(everyone: list[dict[str, Any]]) -> None:
@@ -105,21 +93,19 @@ def _compare(everyone: list[dict[str, Any]]) -> None:
             )
         for one, other in zip(first["parameters"], claim["parameters"], strict=True):
             if one != other:
+                ours, theirs = ("{} of shape {} and dtype {}".format(*parameter) for parameter in (one, other))
                 raise ValueError(
-                    f"GGT: ranks disagree on a parameter: rank 0 has {_words(one)}, rank {rank} has {_words(other)}. "
+                    f"GGT: ranks disagree on a parameter: rank 0 has {ours}, rank {rank} has {theirs}. "
                     "All ranks must give the same list in the same order."
                 )
 
 
-def _words(parameter: tuple[str, tuple[int, ...], str]) -> str:
-    name, shape, dtype = parameter
-    return f"{name} of shape {shape} and dtype {dtype}"
-
-
-def _check_tiling(name: str, piece: Piece, boxes: list[tuple[tuple[int, ...], tuple[int, ...]]]) -> None:
-    held = sum(torch.Size(sizes).numel() for _, sizes in set(boxes))
+def _replicas(name: str, piece: Piece, boxes: list[Any]) -> int:
+    """How many ranks hold this very piece. The boxes of all ranks together must be the whole parameter."""
+    held = sum(math.prod(sizes) for _, sizes in set(boxes))
     if held != piece.numel:
         raise ValueError(
             f"GGT: the ranks of the process group hold {held} of the {piece.numel} elements of {name}; set "
             "process_group to the group of all ranks that hold a part of it"
         )
+    return boxes.count((piece.offsets, piece.sizes))

@@ -1,14 +1,15 @@
 """The all-gather at the end of a step under DDP: each rank has changed a part of every parameter, and sends it."""
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from torch_ggt.distributed.pieces import best_cut, slice_of
+from torch_ggt.distributed.pieces import best_cut, slice_of, whole
 from torch_ggt.layout import as_real
 
 __all__ = ["Gathering"]
@@ -18,11 +19,7 @@ _BUCKET = 2**24
 
 
 class Gathering:
-    """Makes plain parameters whole again, bucket by bucket. One bucket travels while another is unpacked.
-
-    Args:
-        group: the ranks that have changed their parts.
-    """
+    """Makes plain parameters whole again on the ranks of ``group``. One bucket travels while another is unpacked."""
 
     def __init__(self, group: Any) -> None:  # noqa: ANN401 - a ProcessGroup
         self._group = group
@@ -34,19 +31,25 @@ class Gathering:
         """Gather the parts of ``parameters`` from all ranks."""
         kinds = [(id(p), p.device, p.dtype, p.shape, p.stride()) for p in parameters]
         if self._made_for != kinds:
-            self._buckets = [Bucket(part, self._rank, self._ranks) for part in _in_buckets(parameters)]
+            self._buckets = [Bucket(alike, self._rank, self._ranks) for alike in _in_buckets(parameters)]
             self._made_for = kinds
+        all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # renamed in torch 2.13
         waiting: list[tuple[Any, Bucket, Tensor]] = []
         for bucket in self._buckets:
             sent = bucket.pack()
             received = sent.new_empty(self._ranks * bucket.length)
             # We send bytes, because backends differ in the dtypes that they know.
-            work = _all_gather(received.view(torch.uint8), sent.view(torch.uint8), group=self._group, async_op=True)
+            work = all_gather(received.view(torch.uint8), sent.view(torch.uint8), group=self._group, async_op=True)
             waiting.append((work, bucket, received))
             if len(waiting) > 1:
                 _finish(*waiting.pop(0))
         for gathering in waiting:
             _finish(*gathering)
+
+
+def _finish(work: Any, bucket: "Bucket", received: Tensor) -> None:  # noqa: ANN401 - a Work
+    work.wait()
+    bucket.unpack(received)
 
 
 class Bucket:
@@ -55,111 +58,71 @@ class Bucket:
     Every rank sends a vector of ``length`` elements: its part of each parameter, with room for the largest part of any
     rank. All ranks send a scalar, and the value of the first rank counts. Strides are computed once. A step makes two
     or three views of each parameter, for any number of ranks.
-
-    Args:
-        parameters: real or complex parameters, all of one device and dtype.
-        rank: the index of this rank.
-        ranks: the number of ranks.
     """
 
-    def __init__(self, parameters: Sequence[Tensor], rank: int, ranks: int) -> None:
-        self.parameters = list(parameters)
-        self._out: list[tuple[int, _Strides, _Strides]] = []
-        self._in: list[tuple[int, _Strides, _Strides]] = []
-        pieces = [slice_of(p, rank, ranks, None) for p in self.parameters]
-        cuts = [best_cut(piece.shape, ranks) for piece in pieces]
-        lengths = [_part_length(piece.shape, cut, ranks) for piece, cut in zip(pieces, cuts, strict=True)]
+    def __init__(self, parameters: list[Tensor], rank: int, ranks: int) -> None:
+        self.parameters = parameters
+        lengths = [math.prod(slice_of(p, 0, ranks, None).sizes) for p in parameters]  # no rank has more than the first
         self.length = sum(lengths)
+        # (the index of a parameter, a view of the parameter, the view of the vector that belongs to it)
+        self._sent: list[tuple[int, _ViewOf, _ViewOf]] = []
+        self._received: list[tuple[int, _ViewOf, _ViewOf]] = []
         received = torch.empty(ranks, self.length, device="meta")
-        offset = 0
-        for index, (piece, cut, length) in enumerate(zip(pieces, cuts, lengths, strict=True)):
-            like = as_real(self.parameters[index])
-            like = torch.empty_strided(like.shape, like.stride(), device="meta")
-            sent = received[0, offset : offset + math.prod(piece.sizes)].view(piece.sizes)
-            self._out.append((index, _Strides.of(sent), _Strides.of(piece.cut(like))))
-            for target, source in _both_sides(like, received[:, offset : offset + length], cut, ranks):
-                self._in.append((index, _Strides.of(target), _Strides.of(source)))
-            offset += length
+        for index, (parameter, places) in enumerate(zip(parameters, torch.split(received, lengths, 1), strict=True)):
+            full = as_real(parameter)
+            mine = slice_of(parameter, rank, ranks, None).cut(full)
+            place = places[0, : mine.numel()].view(mine.shape)
+            self._sent.append((index, _like(mine, full), _like(place, received)))
+            full = full if full.dim() else full.view(1)  # a scalar is one part, which the first rank has
+            for part, place in _pairs(full, places, cut=best_cut(whole(parameter).shape, ranks) or 0):
+                self._received.append((index, _like(part, full), _like(place, received)))
 
     def pack(self) -> Tensor:
         """The vector that this rank sends."""
         reals = [as_real(p) for p in self.parameters]
         sent = reals[0].new_zeros(self.length)
-        _copy([place.view(sent) for _, place, _ in self._out], [part.view(reals[i]) for i, _, part in self._out])
+        torch._foreach_copy_([place(sent) for _, _, place in self._sent], [part(reals[i]) for i, part, _ in self._sent])
         return sent
 
     def unpack(self, received: Tensor) -> None:
         """Copy the vectors of all ranks, one after the other in ``received``, into the parameters."""
         reals = [as_real(p) for p in self.parameters]
-        _copy([place.view(reals[i]) for i, place, _ in self._in], [part.view(received) for _, _, part in self._in])
+        parts = [part(reals[i]) for i, part, _ in self._received]
+        if parts:  # parameters without elements have no parts
+            torch._foreach_copy_(parts, [place(received) for _, _, place in self._received])
 
 
-class _Strides(NamedTuple):
-    """The geometry of a view, for a tensor that does not exist yet."""
-
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
-    offset: int
-
-    @classmethod
-    def of(cls, tensor: Tensor) -> "_Strides":
-        return cls(tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
-
-    def view(self, tensor: Tensor) -> Tensor:
-        return tensor.as_strided(self.size, self.stride, int(tensor.storage_offset()) + self.offset)
+_ViewOf = Callable[[Tensor], Tensor]
 
 
-def _part_length(shape: tuple[int, ...], cut: int | None, ranks: int) -> int:
-    """The number of elements of the largest part."""
-    if cut is None:
-        return 1
-    return math.prod(shape[:cut]) * -(-shape[cut] // ranks) * math.prod(shape[cut + 1 :])
+def _like(view: Tensor, base: Tensor) -> _ViewOf:
+    """A function that views other tensors as ``view`` views ``base``; it keeps neither of the two."""
+    size, stride, offset = view.shape, view.stride(), int(view.storage_offset()) - int(base.storage_offset())
+    return lambda tensor: tensor.as_strided(size, stride, int(tensor.storage_offset()) + offset)
 
 
-def _both_sides(whole_one: Tensor, received: Tensor, cut: int | None, ranks: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Pairs (part of a parameter, part of ``received`` (ranks, length)): one for all equal parts, one for the rest."""
-    if cut is None:
-        yield whole_one, received[0].view(())
-        return
-    shape = list(whole_one.shape)
-    part = -(-shape[cut] // ranks)
-    equal, left = divmod(shape[cut], part) if part else (0, 0)
+def _pairs(parameter: Tensor, places: Tensor, cut: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Views of a parameter and of ``places`` (ranks, length): one pair for all equal parts, one for a smaller part."""
+    size = parameter.shape[cut]
+    part = max(1, -(-size // places.shape[0]))
+    equal, rest = divmod(size, part)
     if equal:
-        targets = whole_one.narrow(cut, 0, equal * part).view(*shape[:cut], equal, part, *shape[cut + 1 :])
-        yield targets.movedim(cut, 0), received[:equal].view(equal, *shape[:cut], part, *shape[cut + 1 :])
-    if left:
-        sizes = (*shape[:cut], left, *shape[cut + 1 :])
-        yield whole_one.narrow(cut, equal * part, left), received[equal, : math.prod(sizes)].view(sizes)
+        parts = torch.unflatten(parameter.narrow(cut, 0, equal * part), cut, (equal, part)).movedim(cut, 0)
+        yield parts, places[:equal].view(parts.shape)
+    if rest:
+        last = parameter.narrow(cut, equal * part, rest)
+        yield last, places[equal, : last.numel()].view(last.shape)
 
 
-def _copy(targets: list[Tensor], sources: list[Tensor]) -> None:
-    if targets:
-        torch._foreach_copy_(targets, sources)
-
-
-def _in_buckets(parameters: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+def _in_buckets(parameters: list[Tensor]) -> list[list[Tensor]]:
     """Lists of parameters of one device and dtype, each list with about `_BUCKET` elements."""
-    kinds: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
+    kinds: dict[Any, list[list[Tensor]]] = defaultdict(list)
+    elements: dict[Any, int] = {}  # of the newest list of a kind
     for parameter in parameters:
-        kinds.setdefault((parameter.device, parameter.dtype), []).append(parameter)
-    for alike in kinds.values():
-        bucket: list[Tensor] = []
-        elements = 0
-        for parameter in alike:
-            bucket.append(parameter)
-            elements += parameter.numel()
-            if elements >= _BUCKET:
-                yield bucket
-                bucket, elements = [], 0
-        if bucket:
-            yield bucket
-
-
-def _all_gather(received: Tensor, sent: Tensor, **options: Any) -> Any:  # noqa: ANN401 - a Work
-    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # renamed in torch 2.13
-    return gather(received, sent, **options)
-
-
-def _finish(work: Any, bucket: Bucket, received: Tensor) -> None:  # noqa: ANN401 - a Work
-    work.wait()
-    bucket.unpack(received)
+        kind = parameter.device, parameter.dtype
+        if elements.get(kind, _BUCKET) >= _BUCKET:
+            kinds[kind].append([])
+            elements[kind] = 0
+        kinds[kind][-1].append(parameter)
+        elements[kind] += parameter.numel()
+    return [bucket for alike in kinds.values() for bucket in alike]

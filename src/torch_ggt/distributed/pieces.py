@@ -22,21 +22,13 @@ _UNEQUAL = 1 / 32
 
 @dataclass(frozen=True)
 class Piece:
-    """A box of one parameter, and how torch's tools see a tensor of the state that holds this box.
+    """A box of one parameter, and how torch's tools see a tensor of the state that holds this box."""
 
-    Attributes:
-        shape: the shape of the whole parameter; a complex parameter has a last dimension of 2.
-        offsets: where the box starts.
-        sizes: the sizes of the box; one of them is 0 if this rank holds nothing of the parameter.
-        mesh: the DeviceMesh over which the parameter is split; None if it is not split.
-        placements: the placements of the parameter on that mesh.
-    """
-
-    shape: tuple[int, ...]
-    offsets: tuple[int, ...]
-    sizes: tuple[int, ...]
-    mesh: Any = None
-    placements: tuple[Any, ...] = ()
+    shape: tuple[int, ...]  #: The shape of the whole parameter; a complex parameter has a last dimension of 2.
+    offsets: tuple[int, ...]  #: Where the box starts.
+    sizes: tuple[int, ...]  #: The sizes of the box; one of them is 0 if this rank holds nothing of the parameter.
+    mesh: Any = None  #: The DeviceMesh over which the parameter is split; None if it is not split.
+    placements: tuple[Any, ...] = ()  #: The placements of the parameter on that mesh.
 
     @property
     def numel(self) -> int:
@@ -53,11 +45,12 @@ class Piece:
                 tensor = tensor.narrow(dim, min(offset, full), size)
         return tensor
 
-    def local(self, tensor: Tensor) -> Tensor:
+    def local(self, tensor: Any) -> Tensor:  # noqa: ANN401 - a Tensor or a DTensor
         """A view of the box of the parameter or of its gradient, as real numbers."""
-        if is_dtensor(tensor):
-            return as_real(_arrived(tensor.to_local()))  # type: ignore[attr-defined]
-        return self.cut(as_real(tensor))
+        if not is_dtensor(tensor):
+            return self.cut(as_real(tensor))
+        here = tensor.to_local()
+        return as_real(here.wait() if hasattr(here, "wait") else here)  # a kernel may use its address: it must be here
 
     def present(self, part: Tensor) -> Tensor:
         """The tensor (..., *shape) whose box is ``part`` (..., *sizes). It is a DTensor if the parameter is split."""
@@ -66,21 +59,28 @@ class Piece:
         from torch.distributed.tensor import DTensor  # noqa: PLC0415 - takes most of a second, and few users need it
         from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta  # noqa: PLC0415
 
-        leading = part.shape[: part.dim() - len(self.shape)]
-        shape = torch.Size((*leading, *self.shape))
-        placements = tuple(_moved(placement, len(leading)) for placement in self.placements)
+        leading = part.dim() - len(self.shape)
+        shape = torch.Size((*part.shape[:leading], *self.shape))
+        placements = tuple(_moved(placement, leading) for placement in self.placements)
         meta = TensorMeta(shape, torch.empty(shape, device="meta").stride(), part.dtype)
         # fully_shard does it in this way. from_local would copy a tensor that is offloaded to the CPU to the device.
         spec = DTensorSpec(self.mesh, placements, tensor_meta=meta)
         return DTensor(part, spec, requires_grad=False)  # type: ignore[no-untyped-call]
 
-    def presents(self, value: Tensor) -> bool:
+    def presents(self, value: Any) -> bool:  # noqa: ANN401 - a Tensor or a DTensor
         """Whether ``value`` is a DTensor that is split as `present` would split it."""
         if not is_dtensor(value) or self.mesh is None:
             return False
-        leading = value.dim() - len(self.shape)
-        placements = tuple(_moved(placement, leading) for placement in self.placements)
-        return bool(value.device_mesh == self.mesh and tuple(value.placements) == placements)  # type: ignore[attr-defined]
+        wanted: Any = self.present(value.to_local())
+        return bool(value.device_mesh == self.mesh and value.placements == wanted.placements)
+
+
+def _moved(placement: Any, by: int) -> Any:  # noqa: ANN401 - a Placement
+    """The placement of a tensor that has ``by`` more dimensions in front."""
+    if by == 0 or not hasattr(placement, "dim"):
+        return placement
+    factor = {"split_factor": placement.split_factor} if hasattr(placement, "split_factor") else {}
+    return type(placement)(placement.dim + by, **factor)
 
 
 def is_dtensor(tensor: Tensor) -> bool:
@@ -99,14 +99,10 @@ def piece_of_dtensor(parameter: Any) -> Piece:  # noqa: ANN401 - a DTensor, whos
     if any(placement.is_partial() for placement in parameter.placements):
         raise ValueError(f"GGT: a parameter with placements {parameter.placements} is an unfinished sum")
     (chunk,) = parameter.__create_chunk_list__()
-    pairs = ((0, 2),) if parameter.is_complex() else ()
-    return Piece(
-        shape=whole(parameter).shape,
-        offsets=(*chunk.offsets, *(offset for offset, _ in pairs)),
-        sizes=(*chunk.sizes, *(size for _, size in pairs)),
-        mesh=parameter.device_mesh,
-        placements=tuple(parameter.placements),
-    )
+    offsets, sizes = tuple(chunk.offsets), tuple(chunk.sizes)
+    if parameter.is_complex():
+        offsets, sizes = (*offsets, 0), (*sizes, 2)
+    return Piece(whole(parameter).shape, offsets, sizes, parameter.device_mesh, tuple(parameter.placements))
 
 
 def slice_of(parameter: Tensor, rank: int, ranks: int, mesh: Any) -> Piece:  # noqa: ANN401 - a DeviceMesh
@@ -140,18 +136,3 @@ def best_cut(shape: tuple[int, ...], ranks: int) -> int | None:
     excess = {dim: ranks * -(-size // ranks) / max(1, size) - 1 for dim, size in enumerate(shape)}
     nearly = [dim for dim in excess if excess[dim] <= _UNEQUAL]
     return nearly[0] if nearly else min(excess, key=lambda dim: excess[dim], default=None)
-
-
-def _arrived(tensor: Any) -> Tensor:  # noqa: ANN401 - a Tensor, or one that is still on its way from other ranks
-    """The tensor after its arrival, so that a kernel may use its address."""
-    here: Tensor = tensor.wait() if hasattr(tensor, "wait") else tensor
-    return here
-
-
-def _moved(placement: Any, by: int) -> Any:  # noqa: ANN401 - a Placement
-    """The placement of a tensor that has ``by`` more dimensions in front."""
-    if by == 0 or not hasattr(placement, "dim"):
-        return placement
-    if hasattr(placement, "split_factor"):
-        return type(placement)(placement.dim + by, split_factor=placement.split_factor)
-    return type(placement)(placement.dim + by)

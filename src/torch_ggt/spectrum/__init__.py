@@ -14,9 +14,6 @@
 
 ``recorder.diagnose().summary`` gives the diagnosis in words. The recorder reads the window of a GGT, which by default
 holds momentum. For any other optimizer, it keeps its own window of gradients. Training does not change by a single bit.
-
-Rooms: `recorder` (hooks and records), `sources` (where the window comes from), `comparison` (steps of one moment),
-`eigenvalues`, and `diagnosis` (numbers and words).
 """
 
 from torch_ggt.spectrum.comparison import StepComparison, compare_steps

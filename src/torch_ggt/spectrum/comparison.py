@@ -16,7 +16,7 @@ from torch_ggt.solver import coefficients, robust_eigh
 from torch_ggt.spectrum.eigenvalues import rounding_level
 from torch_ggt.window import Window
 
-__all__ = ["StepComparison", "compare_steps", "decay_by_age"]
+__all__ = ["StepComparison", "compare_steps", "newest_first"]
 
 # How many elements of the rows are widened to float64 at a time.
 _BLOCK = 1_048_576
@@ -26,19 +26,16 @@ _BLOCK = 1_048_576
 class StepComparison:
     """The cosines of one full-matrix step with cheaper steps from its window; NaN if a step is zero."""
 
-    diagonal: float
-    """Cosine with v/√diag(GGᵀ), the step of diagonal AdaGrad, RMSprop and Adam."""
-    sgd: float
-    """Cosine with v itself, the step of SGD, or of SGD with momentum if the window holds momentum."""
-    by_window: dict[int, float]
-    """Cosine with the step of the newest s rows alone, for s = 1, 2, 5, 10, … and for all filled rows."""
+    diagonal: float  #: Cosine with v/√diag(GGᵀ), the step of diagonal AdaGrad, RMSprop and Adam.
+    sgd: float  #: Cosine with v itself, the step of SGD, or of SGD with momentum if the window holds momentum.
+    by_window: dict[int, float]  #: Cosine with the step of the newest s rows alone, for s = 1, 2, 5, 10, … and all.
 
 
 @torch.no_grad()
 def compare_steps(
     window: Window, *, eps: float = 1e-8, jitter: float = 1e-6, columns: Columns | None = None
 ) -> StepComparison:
-    """Compare u = G [(M + δI)^½ + εI]⁻¹ e_newest with the steps of cheaper methods, in one pass over the rows.
+    """Compare u = G [(M + δI)^½ + εI]⁻¹ e with the steps of cheaper methods, in one pass over the rows.
 
     Args:
         window: a window with at least one row; it is only read.
@@ -57,66 +54,60 @@ def compare_steps(
     filled = int(window.count)
     if filled == 0:
         raise ValueError("the window is empty: take a step with a gradient that is not zero first")
-    newest_first = _newest_first(window).cpu()
-    moment = window.moment().cpu()[newest_first][:, newest_first]
-    sizes = _ladder(filled)
+    slots = newest_first(window).cpu()
+    moment = window.moment().cpu()[slots][:, slots]
+    ladder = (digit * 10**power for power in range(len(str(filled))) for digit in (1, 2, 5))
+    sizes = [*(s for s in ladder if s < filled), filled]
     if moment[0, 0] == 0:  # v = 0: the cosines would compare rounding errors
         return StepComparison(diagonal=math.nan, sgd=math.nan, by_window=dict.fromkeys(sizes, math.nan))
-    eigenvalues, vectors = robust_eigh(moment)
-    # ‖G c‖ = ‖root c‖. We use the root, because cᵀ M c cancels if rows are nearly collinear. We drop eigenvalues at
-    # rounding level, because c is large in their directions.
-    noise = rounding_level(torch.float64, window.size) * moment.trace()
-    root = torch.where(eigenvalues > noise, eigenvalues, 0.0).sqrt()[:, None] * vectors.mT
+    root = _root(moment)
 
-    def step_of(rows: int) -> Tensor:
-        newest = torch.zeros(rows, dtype=torch.float64)
-        newest[0] = 1
+    def step(rows: int) -> Tensor:
+        newest = torch.eye(rows, dtype=torch.float64)[0]
         return coefficients(moment[:rows, :rows], newest, eps=eps, jitter=jitter)
 
-    c = step_of(window.size)
+    def cosine(other: Tensor) -> float:
+        return _cosine(float(other @ u), float(other.norm() * u.norm()))
+
+    c = step(window.size)
     u = root @ c
-    by_window = {s: _cosine(root[:, :s] @ step_of(s) if s < filled else u, u) for s in sizes}
-
-    c_by_slot = torch.empty_like(c)
-    c_by_slot[newest_first] = c
-    product, square = _products_with_diagonal_step(window, c_by_slot, eps, columns or Local())
-    length = float(u.norm()) * math.sqrt(square)
-    diagonal = max(-1.0, min(1.0, product / length)) if length > 0 else math.nan
-    return StepComparison(diagonal=diagonal, sgd=_cosine(root[:, 0], u), by_window=by_window)
+    product, square = _products_with_diagonal_step(window, c[slots.argsort()], eps, columns or Local())
+    return StepComparison(
+        diagonal=_cosine(product, float(u.norm()) * math.sqrt(square)),
+        sgd=cosine(root[:, 0]),
+        by_window={s: cosine(root[:, :s] @ step(s) if s < filled else u) for s in sizes},
+    )
 
 
-def decay_by_age(window: Window) -> Tensor:
-    """The weights β₂^age of the rows of a window, newest first, on the CPU; 0 for empty rows."""
-    return window.decay[_newest_first(window)].cpu()
-
-
-def _newest_first(window: Window) -> Tensor:
+def newest_first(window: Window) -> Tensor:
     """The slots of the ring by age; empty slots come last."""
     ages = torch.arange(window.size, device=window.position.device)
     return (window.position - 1 - ages).remainder(window.size)
 
 
-def _ladder(rows: int) -> list[int]:
-    """1, 2, 5, 10, 20, 50, … below ``rows``, and ``rows`` itself."""
-    decades = range(len(str(rows)))
-    return [*(s for decade in decades for s in (10**decade, 2 * 10**decade, 5 * 10**decade) if s < rows), rows]
+def _root(moment: Tensor) -> Tensor:
+    """A root with ‖G c‖ = ‖root c‖, because cᵀ M c cancels if rows are nearly collinear.
+
+    We drop eigenvalues at rounding level, because c is large in their directions.
+    """
+    eigenvalues, vectors = robust_eigh(moment)
+    noise = rounding_level(torch.float64, moment.shape[0]) * moment.trace()
+    return torch.where(eigenvalues > noise, eigenvalues, 0.0).sqrt()[:, None] * vectors.mT
 
 
-def _cosine(a: Tensor, b: Tensor) -> float:
-    length = float(a.norm() * b.norm())
-    return max(-1.0, min(1.0, float(a @ b) / length)) if length > 0 else math.nan
+def _cosine(product: float, length: float) -> float:
+    return max(-1.0, min(1.0, product / length)) if length > 0 else math.nan
 
 
 def _products_with_diagonal_step(window: Window, c: Tensor, eps: float, where: Columns) -> tuple[float, float]:
     """(u·p, p·p) for u = G c and the diagonal step p, computed by blocks of columns."""
-    rows = window.rows
-    c = c.to(rows.device)
-    newest = (window.position - 1).remainder(window.size)[None]
-    total = torch.zeros(2, dtype=torch.float64, device=rows.device)
+    c = c.to(window.rows.device)
+    newest = newest_first(window)[:1]
+    total = torch.zeros(2, dtype=torch.float64, device=c.device)
     width = max(1, _BLOCK // window.size)
     for run, weight in window.weighed_runs():
         for left in range(run.start, run.stop, width):
-            columns = window.decay[:, None] * rows[:, left : min(left + width, run.stop)].double()
+            columns = window.decay[:, None] * window.rows[:, left : min(left + width, run.stop)].double()
             v = columns.index_select(0, newest).squeeze(0)
             diagonal = columns.square().sum(0).sqrt()
             p = torch.where(diagonal > 0, v / (diagonal + eps), 0.0)

@@ -27,45 +27,30 @@ BEYOND_ISOTROPIC = 3.0
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What a window and its recorded spectra say. Spectra are medians over the last quarter of the records.
+    """What a window and its recorded spectra say; a number is NaN if the window holds only zeros and cannot give it.
 
-    A number is NaN if the window holds only zeros and cannot give it.
+    Spectra are medians over the last quarter of the records, and cosines over the last quarter of the moments at which
+    steps were compared. The fields that end in ``isotropic`` are for gradients without structure, with the momentum and
+    decay of these rows.
     """
 
-    history: str
-    """What the rows are: "momentum" or "gradient"."""
-    window: int
-    """r, the size of the window."""
-    rows: int
-    """How many of the r rows were filled at the last record."""
-    records: int
-    """How many spectra were recorded."""
-    moments: int
-    """At how many moments steps were compared. Cosines are medians over the last quarter of these moments."""
-    condition: float
-    """λmax/λmin of GᵀG over the filled rows, without eigenvalues at rounding level."""
-    condition_max: float
-    """The largest condition number of all records."""
+    history: str  #: What the rows are: "momentum" or "gradient".
+    window: int  #: r, the size of the window.
+    rows: int  #: How many of the r rows were filled at the last record.
+    records: int  #: How many spectra were recorded.
+    moments: int  #: At how many moments steps were compared.
+    condition: float  #: λmax/λmin of GᵀG over the filled rows, without eigenvalues at rounding level.
+    condition_max: float  #: The largest condition number of all records.
     condition_isotropic: float
-    """The condition number for gradients without structure, with the momentum and decay of these rows."""
-    dropped: int
-    """How many eigenvalues of the last record were at rounding level."""
-    rounding: float
-    """The rounding level, as a share of Σλ."""
-    effective_rank: float
-    """exp(entropy of λ/Σλ), at most r."""
+    dropped: int  #: How many eigenvalues of the last record were at rounding level.
+    rounding: float  #: The rounding level, as a share of Σλ.
+    effective_rank: float  #: exp(entropy of λ/Σλ), at most r.
     effective_rank_isotropic: float
-    """The effective rank for gradients without structure."""
-    stable_rank: float
-    """Σλ/λmax, at most r."""
-    cosine_diagonal: float
-    """The cosine of the full-matrix step with the diagonal step."""
-    cosine_sgd: float
-    """The cosine of the full-matrix step with the newest row itself."""
-    cosine_sgd_isotropic: float
-    """`cosine_sgd` for gradients without structure. It is below 1, because the matrix undoes momentum's correlation."""
-    cosine_by_window: dict[int, float]
-    """The cosine of the full-matrix step with the step of the newest s rows."""
+    stable_rank: float  #: Σλ/λmax, at most r.
+    cosine_diagonal: float  #: The cosine of the full-matrix step with the diagonal step.
+    cosine_sgd: float  #: The cosine of the full-matrix step with the newest row itself.
+    cosine_sgd_isotropic: float  #: It is below 1, because the matrix undoes momentum's correlation.
+    cosine_by_window: dict[int, float]  #: The cosine of the full-matrix step with the step of the newest s rows.
 
     @property
     def energy_beyond_diagonal(self) -> float:
@@ -81,8 +66,7 @@ class Diagnosis:
     def sufficient_window(self) -> int | None:
         """The smallest s with a cosine of at least 0.95; None if only the whole window reaches it."""
         *shorter, _ = self.cosine_by_window.items()
-        enough = [s for s, cosine in shorter if cosine >= ENOUGH_COSINE]
-        return min(enough, default=None)
+        return min((s for s, cosine in shorter if cosine >= ENOUGH_COSINE), default=None)
 
     @property
     def threshold_condition(self) -> float:
@@ -93,9 +77,8 @@ class Diagnosis:
     def verdict(self) -> str:
         """Whether to race a full-matrix method, and why.
 
-        - If a cheaper step has a cosine of at least 0.95 (18°, 10 % of the energy elsewhere), there is little to gain.
-        - If the condition number is below 10, or below 3 times `condition_isotropic`, we expect little gain.
-        - Otherwise it is worth a race.
+        There is little to gain if a cheaper step has a cosine of at least 0.95. We expect little gain if the condition
+        number is below `threshold_condition`. Otherwise it is worth a race.
 
         The verdict proves neither a gain nor its absence. The paper saw condition numbers of 10³ on a CNN, with little
         gain, and of up to 10⁶ on a recurrent net, with much gain. Small eigenvalues that are only noise raise the
@@ -107,12 +90,9 @@ class Diagnosis:
         if self.rows < 2:
             return "Nothing can be said of a single row: record more steps."
         cosines = {self._plain_method: self.cosine_sgd, "a diagonal method such as Adam": self.cosine_diagonal}
-        near = [name for name, cosine in cosines.items() if cosine >= ENOUGH_COSINE]
+        near = " or ".join(name for name, cosine in cosines.items() if cosine >= ENOUGH_COSINE)
         if near:
-            cheaper = " or ".join(near)
-            return (
-                f"Little to gain over {cheaper}, which steps in nearly the same direction (cosine ≥ {ENOUGH_COSINE})."
-            )
+            return f"Little to gain over {near}, which steps in nearly the same direction (cosine ≥ {ENOUGH_COSINE})."
         if self.condition < self.threshold_condition:
             return (
                 f"Little reason to expect a gain: the step differs from a cheaper one (cosines < {ENOUGH_COSINE}), "
@@ -133,7 +113,8 @@ class Diagnosis:
     def summary(self) -> str:
         """The whole diagnosis in words."""
         window = f"{self.rows} {self.history} rows" + ("" if self.rows == self.window else f" (of {self.window})")
-        last = _last_quarter(range(self.records))
+        records, moments = _last_quarter(range(self.records)), _last_quarter(range(self.moments))
+        when = f"the median of the last {len(moments)} of {self.moments} moments"
         whole = max(self.cosine_by_window)
         if self.sufficient_window is None:
             suffices = f"No shorter window gives this step with cosine 0.95: {whole} rows or more are needed."
@@ -141,27 +122,23 @@ class Diagnosis:
             at = self.cosine_by_window[self.sufficient_window]
             suffices = f"The newest {self.sufficient_window} of {whole} rows suffice: cosine {at:.3f} (≥ 0.95)."
         return (
-            f"{window}: condition {self.condition:.3g} (median of the last {len(last)} of {self.records} records; at "
-            f"most {self.condition_max:.3g}; {self.condition_isotropic:.3g} without structure), effective rank "
+            f"{window}: condition {self.condition:.3g} (median of the last {len(records)} of {self.records} records; "
+            f"at most {self.condition_max:.3g}; {self.condition_isotropic:.3g} without structure), effective rank "
             f"{self.effective_rank:.1f} ({self.effective_rank_isotropic:.1f} without structure), stable rank "
             f"{self.stable_rank:.1f}; {self.dropped} eigenvalues at rounding level were left out. The full-matrix step "
             f"has cosine {self.cosine_diagonal:.3f} with the diagonal step ({self.energy_beyond_diagonal:.0%} of its "
             f"energy lies elsewhere) and {self.cosine_sgd:.3f} with that of {self._plain_method} "
             f"({self.energy_beyond_sgd:.0%}; cosine {self.cosine_sgd_isotropic:.3f} without structure), "
-            f"{_moments(self.moments)}. {suffices} {self.verdict}"
+            f"{'at one moment' if self.moments == 1 else when}. {suffices} {self.verdict}"
         )
 
     def numbers(self) -> dict[str, Any]:
         """All fields, and the numbers that follow from them, as plain JSON types; None stands for NaN."""
-        found = {
-            **asdict(self),
-            "energy_beyond_diagonal": self.energy_beyond_diagonal,
-            "energy_beyond_sgd": self.energy_beyond_sgd,
-            "cosine_by_window": {str(s): _plain(cosine) for s, cosine in self.cosine_by_window.items()},
-            "sufficient_window": self.sufficient_window,
-            "threshold_cosine": ENOUGH_COSINE,
-            "threshold_condition": self.threshold_condition,
-        }
+        found = asdict(self)
+        for name in ("energy_beyond_diagonal", "energy_beyond_sgd", "sufficient_window"):
+            found[name] = getattr(self, name)
+        found |= {"threshold_cosine": ENOUGH_COSINE, "threshold_condition": self.threshold_condition}
+        found["cosine_by_window"] = {str(s): _plain(cosine) for s, cosine in self.cosine_by_window.items()}
         return {name: _plain(value) for name, value in found.items()}
 
 
@@ -200,12 +177,8 @@ def diagnose(
     sizes = list(last[-1].by_window)
     last = [comparison for comparison in last if list(comparison.by_window) == sizes]  # equally many rows
     rows = spectra[-1].numel()
-    twin = isotropic[:rows, :rows]
-    twin_eigenvalues, twin_vectors = torch.linalg.eigh(twin)
+    twin_eigenvalues, twin_vectors = torch.linalg.eigh(isotropic[:rows, :rows])
     twin_sigma = twin_eigenvalues.clamp_min(0).sqrt()
-    twin_cosine = float(
-        twin_sigma @ twin_vectors[0].square() / twin[0, 0].sqrt()
-    )  # eᵀM^½e/‖G e‖, for a step of length 1
     twin_kept = eigenvalues_above_rounding(twin_sigma, dtype)
     return Diagnosis(
         history=history,
@@ -218,12 +191,13 @@ def diagnose(
         condition_isotropic=_condition(twin_kept),
         dropped=rows - kept[-1].numel(),
         rounding=rounding_level(dtype, rows),
-        effective_rank=_median(effective_rank(eigenvalues) for eigenvalues in recent),
+        effective_rank=_median(map(effective_rank, recent)),
         effective_rank_isotropic=effective_rank(twin_kept),
-        stable_rank=_median(stable_rank(eigenvalues) for eigenvalues in recent),
+        stable_rank=_median(map(stable_rank, recent)),
         cosine_diagonal=_median(comparison.diagonal for comparison in last),
         cosine_sgd=_median(comparison.sgd for comparison in last),
-        cosine_sgd_isotropic=twin_cosine,
+        # eᵀM^½e/‖G e‖, for a step of length 1
+        cosine_sgd_isotropic=float(twin_sigma @ twin_vectors[0].square() / isotropic[0, 0].sqrt()),
         cosine_by_window={s: _median(comparison.by_window[s] for comparison in last) for s in sizes},
     )
 
@@ -239,12 +213,6 @@ def _last_quarter(items: Sequence[Any]) -> Sequence[Any]:
 def _median(values: Iterable[float]) -> float:
     known = [value for value in values if not math.isnan(value)]
     return statistics.median(known) if known else math.nan
-
-
-def _moments(count: int) -> str:
-    if count == 1:
-        return "at one moment"
-    return f"the median of the last {len(_last_quarter(range(count)))} of {count} moments"
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - any field

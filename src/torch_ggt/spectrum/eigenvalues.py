@@ -11,8 +11,7 @@ __all__ = ["effective_rank", "eigenvalues_above_rounding", "isotropic_moment", "
 def rounding_level(dtype: torch.dtype, rows: int) -> float:
     """The share λ/Σλ below which an eigenvalue of GᵀG may be zero: rounding hides the difference.
 
-    Rounding the rows to ``dtype`` moves every singular value by up to u·√Σλ, where u is the unit roundoff. The
-    float64 Gram matrix is correct to about r·2⁻⁵².
+    Rows of unit roundoff u move singular values by up to u·√Σλ. The float64 Gram matrix is correct to about r·2⁻⁵².
 
     Example:
         >>> rounding_level(torch.bfloat16, 20) == 2.0**-16
@@ -54,7 +53,7 @@ def stable_rank(eigenvalues: Tensor) -> float:
 
 
 def isotropic_moment(decay: Tensor, *, beta1: float = 0.0, nesterov: bool = False) -> Tensor:
-    r"""M for orthonormal gradients: a window of them shows only momentum and decay, and no structure.
+    r"""M for orthonormal gradients, (r, r) in float64: it shows only momentum and decay, and no structure.
 
     Rows :math:`w_t = \sum_k h_k g_{t-k}` of orthonormal g have :math:`w_s\cdot w_t = \sum_k h_k h_{k+|s-t|}`. For
     momentum, h_k = β₁^k, this is β₁^|s-t|/(1 - β₁²). Its condition number grows with r to ((1 + β₁)/(1 - β₁))², which
@@ -65,15 +64,11 @@ def isotropic_moment(decay: Tensor, *, beta1: float = 0.0, nesterov: bool = Fals
         beta1: β₁ of the momentum in the window; 0 if the window holds gradients.
         nesterov: whether the window holds g + β₁ v; then h_0 = 1 + β₁ and h_k = β₁^(k + 1).
 
-    Returns:
-        Shape (r, r), float64.
-
     Example:
         >>> isotropic_moment(torch.tensor([1.0, 0.5]))
         tensor([[1.0000, 0.0000],
                 [0.0000, 0.2500]], dtype=torch.float64)
     """
-    decay = decay.double()
     ages = torch.arange(decay.numel(), dtype=torch.float64, device=decay.device)
     lag = (ages[:, None] - ages).abs()
     powers = torch.as_tensor(beta1, dtype=torch.float64) ** lag
@@ -81,4 +76,4 @@ def isotropic_moment(decay: Tensor, *, beta1: float = 0.0, nesterov: bool = Fals
     if nesterov:
         first = torch.where(lag == 0, 1 + beta1, beta1 * powers) * (1 + beta1)
         tail = first + beta1**4 * tail
-    return decay[:, None] * tail * decay
+    return decay.double()[:, None] * tail * decay.double()

@@ -1,12 +1,11 @@
 """Where a `SpectrumRecorder` reads its window: from a GGT, or from its own window beside any other optimizer.
 
-A source gives full matrices (`Matrix`), one or several for an optimizer. The recorder calls ``before`` with the
-arguments of ``optimizer.step``, and ``moved`` after the step. A source writes to nothing that the optimizer reads.
+A source gives full matrices (`Matrix`) by their index. The recorder calls ``before`` with the arguments of
+``optimizer.step``, and ``moved`` after the step. A source writes to nothing that the optimizer reads.
 """
 
 import functools
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,48 +24,31 @@ from torch_ggt.state.live import LiveState
 from torch_ggt.step import FullMatrixOptimizer
 from torch_ggt.window import Window
 
-__all__ = ["Matrix", "OwnWindow", "WindowOfGGT"]
+__all__ = ["Call", "Matrix", "OwnWindow", "WindowOfGGT"]
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
-
-# The options of a default GGT without momentum: the rows are the gradients themselves. The Gram matrix does not depend
-# on the sign of a column, so it does not matter whether the optimizer maximizes.
-_OPTIONS: Group = {
-    **{name: option.default for name, option in OPTIONS.items()},
-    "history": "gradient",
-    "betas": (0.0, 1.0),
-}
 
 
 @dataclass(frozen=True)
 class Matrix:
     """One full matrix, and what its spectrum needs."""
 
-    window: Window
-    """The window of this matrix alone."""
-    options: Group
-    """The param group whose options hold for this matrix."""
-    parameters: list[Tensor]
-    """The parameters that this matrix spans."""
-    columns: Columns
-    """Where the columns of this matrix are."""
-
-    @property
-    def numel(self) -> int:
-        """d, the number of elements; a complex element counts twice."""
-        return Layout(self.parameters).numel
-
-    @property
-    def has_gradient(self) -> bool:
-        """Whether any parameter has a gradient."""
-        return any(parameter.grad is not None for parameter in self.parameters)
+    window: Window  #: The window of this matrix alone.
+    options: Group  #: The param group whose options hold for this matrix.
+    parameters: list[Tensor]  #: The parameters that this matrix spans.
+    columns: Columns  #: Where the columns of this matrix are.
 
 
-def _matrices(block: Block) -> list[Matrix]:
-    return [
-        Matrix(window, block.options, [parameter for _, parameter in matrix], block.columns)
-        for window, matrix in zip(block.window.matrices(), block.allotted_matrices, strict=True)
-    ]
+def _by_index(blocks: list[Block], groups: list[Group]) -> dict[int, Matrix]:
+    """The matrices of ``blocks``, by their index in the order of the parameters."""
+    order = SCOPES[groups[0]["scope"]](groups)
+    places = {id(p): place for place, parameters in enumerate(order) for p in parameters}
+    found = {}
+    for block in blocks:
+        for window, members in zip(block.window.matrices(), block.allotted_matrices, strict=True):
+            parameters = [parameter for _, parameter in members]
+            found[places[id(parameters[0])]] = Matrix(window, block.options, parameters, block.columns)
+    return dict(sorted(found.items()))
 
 
 class WindowOfGGT:
@@ -79,17 +61,14 @@ class WindowOfGGT:
     @property
     def options(self) -> Group:
         """The options of the first param group."""
-        group: Group = self._optimizer.param_groups[0]
-        return group
+        return self._optimizer.param_groups[0]
 
     @property
     def cost(self) -> str:
         """What recording costs, in words."""
-        matrices = len(self.matrices()) or 1
-        each = "" if matrices == 1 else f" for each of {matrices} matrices"
-        size = self.options["window"]
-        problem = f"the eigenvalues of {size} × {size}{each} per record"
-        return f"no window of its own (the optimizer's is read), and {problem}"
+        count, size = len(self.matrices()), self.options["window"]
+        problem = f"the eigenvalues of {size} × {size}" + (f" for each of {count} matrices" if count > 1 else "")
+        return f"no window of its own (the optimizer's is read), and {problem} per record"
 
     def before(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, wanted: bool) -> Call | None:
         """If a record is ``wanted``, note the number of skipped steps: it shows later whether this step was skipped."""
@@ -101,14 +80,15 @@ class WindowOfGGT:
         """The matrices that got a row in this step."""
         if self._optimizer.skipped != self._skipped:
             return {}
-        return {i: matrix for i, matrix in self.matrices().items() if matrix.has_gradient and matrix.window.count > 0}
+        return {
+            index: matrix
+            for index, matrix in self.matrices().items()
+            if any(p.grad is not None for p in matrix.parameters) and matrix.window.count > 0
+        }
 
     def matrices(self) -> dict[int, Matrix]:
-        """The matrices that have a window, by their index in the order of the parameters."""
-        order = SCOPES[self.options["scope"]](self._optimizer.param_groups)
-        places = {id(p): place for place, parameters in enumerate(order) for p in parameters}
-        found = [matrix for block in self._optimizer.attached_blocks() for matrix in _matrices(block)]
-        return dict(sorted((places[id(matrix.parameters[0])], matrix) for matrix in found))
+        """The matrices that have a window."""
+        return _by_index(self._optimizer.attached_blocks(), self._optimizer.param_groups)
 
 
 class OwnWindow:
@@ -116,7 +96,10 @@ class OwnWindow:
 
     def __init__(self, optimizer: Optimizer, size: int, dtype: torch.dtype) -> None:
         self._optimizer = optimizer
-        self.options: Group = {**_OPTIONS, "window": size, "window_dtype": dtype}
+        # A default GGT without momentum: the rows are the gradients themselves. The Gram matrix does not depend on the
+        # sign of a column, so it does not matter whether the optimizer maximizes.
+        self.options: Group = {name: option.default for name, option in OPTIONS.items()}
+        self.options |= {"history": "gradient", "betas": (0.0, 1.0), "window": size, "window_dtype": dtype}
         self._state: dict[Tensor, dict[str, Any]] = defaultdict(dict)
         self._live = LiveState()
         self._newest: Tensor | None = None
@@ -138,8 +121,14 @@ class OwnWindow:
         if closure is None:
             self._read_gradients()
             return None
-        # The gradients of this step exist only after the closure was called.
-        reading = self._reading_after(closure)
+
+        @functools.wraps(closure)
+        def reading() -> Any:  # noqa: ANN401 - whatever the closure returns
+            loss = closure()  # the gradients of this step exist only now
+            if self._newest is None:  # a line search calls the closure several times
+                self._read_gradients()
+            return loss
+
         if "closure" in kwargs:
             return args, {**kwargs, "closure": reading}
         return (args[0], reading, *args[2:]), kwargs
@@ -150,28 +139,17 @@ class OwnWindow:
 
     def matrices(self) -> dict[int, Matrix]:
         """The matrix, once it has a window."""
-        attached = self._live.attached([self.options], self._state) if self._state else []
-        return dict(enumerate(matrix for block in attached for matrix in _matrices(block)))
-
-    def _reading_after(self, closure: Callable[[], Any]) -> Callable[[], Any]:
-        @functools.wraps(closure)
-        def evaluate() -> Any:  # noqa: ANN401 - whatever the closure returns
-            loss = closure()
-            if self._newest is None:  # a line search calls the closure several times
-                self._read_gradients()
-            return loss
-
-        return evaluate
+        groups = [self.options]
+        return _by_index(self._live.attached(groups, self._state), groups) if self._state else {}
 
     @torch.no_grad()
     def _read_gradients(self) -> None:
         self.options["params"] = self._parameters()
-        _check_dense([p for p in self.options["params"] if p.grad is not None])
+        _check_dense([p.grad for p in self.options["params"] if p.grad is not None])
         for block in self._live.ready([self.options], self._state):
             block.rule.gather(block)
-            scale = getattr(
-                self._optimizer, "grad_scale", None
-            )  # set by a GradScaler that leaves unscaling to the step
+            # A GradScaler that leaves unscaling to the step has set this.
+            scale = getattr(self._optimizer, "grad_scale", None)
             if scale is not None:
                 block.row /= scale.to(block.row.device)
             gram_row = block.window.measure(block.row)
@@ -182,17 +160,17 @@ class OwnWindow:
         return [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
 
 
-def _check_dense(parameters: list[Tensor]) -> None:
-    devices = list(dict.fromkeys(p.device for p in parameters))
+def _check_dense(gradients: list[Tensor]) -> None:
+    devices = list(dict.fromkeys(str(gradient.device) for gradient in gradients))
     if len(devices) > 1:
         raise RuntimeError(
-            f"SpectrumRecorder: the gradients are on several devices ({', '.join(map(str, devices))}), but its "
+            f"SpectrumRecorder: the gradients are on several devices ({', '.join(devices)}), but its "
             "window is on one device; use one optimizer and one recorder for each device"
         )
-    for parameter in parameters:
-        if parameter.grad is not None and (parameter.grad.is_sparse or hasattr(parameter.grad, "device_mesh")):
-            kind = "sparse" if parameter.grad.is_sparse else "sharded"
+    for gradient in gradients:
+        if gradient.is_sparse or hasattr(gradient, "device_mesh"):
+            kind = "sparse" if gradient.is_sparse else "sharded"
             raise RuntimeError(
-                f"SpectrumRecorder: the gradient of a parameter of shape {tuple(parameter.shape)} is {kind}, but the "
+                f"SpectrumRecorder: the gradient of a parameter of shape {tuple(gradient.shape)} is {kind}, but the "
                 "window takes only dense and local gradients; close() the recorder to train without it"
             )

@@ -30,8 +30,7 @@ class TritonBackend(TorchBackend):
 
     def gather(self, block: Any, *, buffer: str | None = None, beta: float = 0.0, ahead: bool = False) -> None:  # noqa: ANN401
         """As `TorchBackend.gather`; in one launch where the gradients can be read by a table of addresses."""
-        gradients = block.gradients()
-        table = self.table(block, "gradients", gradients)
+        table = self.table(block, "gradients", block.gradients())
         negate = {group["maximize"] for group, _, _ in block.runs}
         if table is None or len(negate) > 1:
             super().gather(block, buffer=buffer, beta=beta, ahead=ahead)
@@ -39,17 +38,8 @@ class TritonBackend(TorchBackend):
         block.complete, block.active = True, None
         momentum = None if buffer is None else block.buffers[buffer][0]
         updated = torch.empty_like(block.row) if ahead and momentum is not None else None
-        tensors.gather(
-            table,
-            block.addresses["gradients"],
-            gradients[0].dtype,
-            spans_of(block.window.rows, block.borders),
-            block.row,
-            momentum=momentum,
-            beta=beta,
-            updated=updated,
-            negate=negate.pop(),
-        )
+        spans = spans_of(block.window.rows, block.borders)
+        tensors.gather(table, spans, block.row, momentum=momentum, beta=beta, updated=updated, negate=negate.pop())
         block.carry = None if momentum is None else (momentum, block.row if updated is None else updated)
         block.pending = []
 
@@ -62,14 +52,9 @@ class TritonBackend(TorchBackend):
         return sums[0] if borders is None else sums
 
     def push(
-        self,
-        window: Any,  # noqa: ANN401 - a Window, which stands above
-        row: Tensor,
-        sums: Tensor,
-        betas: tuple[float, float],
-        accept: Tensor | None,
-        carry: tuple[Tensor, Tensor] | None,
-    ) -> Tensor:
+        self, window: Any, row: Tensor, sums: Tensor, betas: tuple[float, float],  # noqa: ANN401 - a Window
+        accept: Tensor | None, carry: tuple[Tensor, Tensor] | None,
+    ) -> Tensor:  # fmt: skip
         """As `TorchBackend.push`: one launch for the small state, one for the row."""
         accept = torch.ones((), dtype=torch.bool, device=row.device) if accept is None else accept
         state = (window.gram, window.decay, window.momentum, window.position, window.count)
@@ -78,15 +63,8 @@ class TritonBackend(TorchBackend):
         return newest.view(window.decay.shape)
 
     def coefficients(
-        self,
-        window: Any,  # noqa: ANN401 - a Window, which stands above
-        rhs: Tensor,
-        *,
-        eps: float,
-        jitter: float,
-        solver: str,
-        tolerance: float,
-    ) -> Tensor:
+        self, window: Any, rhs: Tensor, *, eps: float, jitter: float, solver: str, tolerance: float  # noqa: ANN401
+    ) -> Tensor:  # fmt: skip
         """As `TorchBackend.coefficients`; the shifted solves are one launch."""
         if solver == "eigh" or jitter == 0:
             return super().coefficients(window, rhs, eps=eps, jitter=jitter, solver=solver, tolerance=tolerance)
@@ -111,32 +89,25 @@ class TritonBackend(TorchBackend):
         if table is None:
             return False
         window = block.window
-        weights = (window.decay * coefficients).view(-1, window.size)
+        weights, spans = (window.decay * coefficients).view(-1, window.size), spans_of(window.rows, block.borders)
         for group, first, last in block.runs:
             lr = group["lr"]
             tensors.update(
-                window.rows,
-                weights,
-                table,
-                block.addresses["values"],
-                parameters[0].dtype,
-                spans_of(window.rows, block.borders),
-                (first, last),
-                matrix_of=block.matrix_of,
+                window.rows, weights, table, spans, (first, last), matrix_of=block.matrix_of,
                 lr=lr.reshape(()).to(block.row.device) if isinstance(lr, Tensor) else lr,
-                weight_decay=group["weight_decay"],
-                taken=taken,
-            )
+                weight_decay=group["weight_decay"], taken=taken,
+            )  # fmt: skip
         increment_version(parameters)  # autograd has not seen them change
         return True
 
-    def table(self, block: Any, kind: str, found: Sequence[Tensor | None]) -> Tensor | None:  # noqa: ANN401 - a Block
+    def table(self, block: Any, kind: str, found: Sequence[Tensor | None]) -> tensors.Addresses | None:  # noqa: ANN401
         """The addresses of all gradients or of all parameters, on the device; None if there can be no table."""
         if block.row.dtype != torch.float32 or any(tensor is None for tensor in found):
             return None
         if kind not in block.addresses:
             block.addresses[kind] = tensors.Addresses(block.numels, block.row.device)
-        return block.addresses[kind].of(found)  # type: ignore[no-any-return]
+        table: tensors.Addresses = block.addresses[kind]
+        return table if table.hold(found) else None  # type: ignore[arg-type]
 
 
 def spans_of(rows: Tensor, borders: Sequence[int] | None) -> Spans:

@@ -25,13 +25,11 @@ def power_of_2(number: int) -> int:
 def launch(kernel: Any, programs: tuple[int, ...], first: Tensor, *others: Any, **options: Any) -> None:  # noqa: ANN401
     """Run a kernel on the device of its first argument, which may differ from the current device.
 
-    Args:
-        kernel: a function made by ``triton.jit``.
-        programs: the shape of the grid of programs.
-        first: the first argument.
-        *others: the other arguments that are not constants.
-        **options: the constants of the kernel, and options of the compiler.
+    ``programs`` is the shape of the grid; an empty grid starts nothing. ``options`` are the constants of the kernel and
+    options of the compiler. All other arguments of the kernel are given by their place.
     """
+    if 0 in programs:
+        return
     if not first.is_cuda:  # Triton's interpreter runs the kernel on the CPU
         kernel[programs](first, *others, enable_fp_fusion=True, **options)
         return
@@ -41,12 +39,8 @@ def launch(kernel: Any, programs: tuple[int, ...], first: Tensor, *others: Any, 
 
 
 def start(
-    kernel: Any,  # noqa: ANN401
-    programs: tuple[int, ...],
-    arguments: tuple[Any, ...],
-    options: dict[str, Any],
-    device: int,
-) -> None:
+    kernel: Any, programs: tuple[int, ...], arguments: tuple[Any, ...], options: dict[str, Any], device: int,  # noqa: ANN401
+) -> None:  # fmt: skip
     """Do what ``kernel[programs](...)`` does, in half of the host's time.
 
     At every launch, Triton works out which compiled kernel it needs. A step starts seven kernels, and a step of a small

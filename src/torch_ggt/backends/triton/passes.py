@@ -1,9 +1,16 @@
 """The two passes over the window on a GPU, in Triton. `backends.plain` is their specification.
 
 Each pass reads W once and sums in float64. It uses no atomic operations, so that equal inputs give equal bits. One
-launch serves all matrices of a window (see `spans`). `widen` says what limits the speed.
+launch serves all matrices of a window (see `spans`).
+
+These rates limit a pass on an H200 (132 processors at about 1.8 GHz, 4.2 TB/s). Memory delivers 1.05e12 float32 or
+2.1e12 bfloat16 per second. A float64 multiply-add runs at 1.5e13/s. The instruction that widens float32 to float64 runs
+at only 3.8e12/s, not far from the bfloat16 stream. So there are two ways to widen. W v uses this instruction. Wᵀ c
+moves the bits by integer operations, at about 1e13/s, and corrects a power of two at the end; this was faster there.
+Both ways give equal float64 products. A float32 pair (TwoSum) would be no gain: it costs about nine float32 operations,
+3.3e12/s, and loses its small half to underflow for gradients below 1e-17.
 """
-# ruff: noqa: ANN001, ANN202 - Triton infers the types of a kernel's arguments
+# ruff: noqa: ANN001, ANN201, ANN202 - Triton infers the types of a kernel's arguments
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc, import-untyped, import-not-found"
 
 import torch
@@ -13,55 +20,37 @@ from torch import Tensor
 
 from torch_ggt.backends.triton.launch import ceil_div, launch
 from torch_ggt.backends.triton.spans import Spans
-from torch_ggt.backends.triton.widen import weighted_sum
 
-__all__ = ["expand", "gram_row"]
+__all__ = ["expand", "gram_row", "weighted_sum"]
+
+# BITS gives w·2⁻⁸⁹⁶. The other factor gets 2⁷⁶⁶, which leaves room at both ends of float64. The result gets 2¹³⁰.
+_OTHER_SCALE = tl.constexpr(2.0**766)
+_RESULT_SCALE = tl.constexpr(2.0**130)
+# This mask clears three bits after the sign: the exponent has 8 bits, and float64 has room for 11.
+_MOVED = tl.constexpr(-0x7000000000000001)
 
 
 def gram_row(
-    rows: Tensor,
-    row: Tensor,
-    spans: Spans,
-    *,
-    block_rows: int = 4,
-    block_columns: int = 2048,
-    warps: int = 8,
-    stages: int | None = None,
-    vector: int | None = None,
-) -> Tensor:
+    rows: Tensor, row: Tensor, spans: Spans, *, block_rows: int = 4, block_columns: int = 2048, warps: int = 8,
+    stages: int | None = None, vector: int | None = None,
+) -> Tensor:  # fmt: skip
     """(W v, v·v) for each matrix: inner products of ``row`` (d,) with every row of ``rows`` (r, d) and with itself.
 
     v is first rounded to the dtype of W. The last five arguments change the speed. They change the result only by
     rounding in float64. They are the rows and columns that a program takes in one step, its number of warps, how many
-    steps it loads ahead, and how many elements a thread loads at a time.
-
-    Returns:
-        float64, shape (B, r + 1).
+    steps it loads ahead, and how many elements a thread loads at a time. The result is float64, shape (B, r + 1).
     """
-    size = rows.shape[0]
+    size, stride = rows.shape[0], rows.stride(0)
     partials = torch.empty(spans.pieces, size + 1, dtype=torch.float64, device=rows.device)
     sums = torch.empty(spans.count, size + 1, dtype=torch.float64, device=rows.device)
     tiles = ceil_div(size, block_rows) + 1
-    if spans.pieces:
-        launch(
-            _gram_partials,
-            (spans.pieces * tiles,),
-            rows,
-            row,
-            spans.starts,
-            spans.ends,
-            partials,
-            size,
-            rows.stride(0),
-            tiles,
-            ALIGNED=_aligned(rows, spans) and row.data_ptr() % 16 == 0,
-            BLOCK_R=block_rows,
-            BLOCK_D=block_columns,
-            # A thread loads 16 bytes of v and as many elements of W. Otherwise v would go through shared memory.
-            VECTOR=vector or 16 // row.element_size(),
-            STAGES=stages or (1 if rows.dtype == torch.bfloat16 else 3),
-            num_warps=warps,
-        )
+    launch(
+        _gram_partials, (spans.pieces * tiles,), rows, row, *spans.tables[:2], partials, size, stride, tiles,
+        ALIGNED=stride % 16 == 0 and spans.aligned_in(rows, row), BLOCK_R=block_rows, BLOCK_D=block_columns,
+        # A thread loads 16 bytes of v and as many elements of W. Otherwise v would go through shared memory.
+        VECTOR=vector or 16 // row.element_size(), STAGES=stages or (1 if rows.dtype == torch.bfloat16 else 3),
+        num_warps=warps,
+    )  # fmt: skip
     programs = (spans.count, ceil_div(size + 1, 4))
     launch(_sum_partials, programs, partials, spans.firsts, sums, size + 1, BLOCK_R=4, BLOCK_P=256)
     return sums
@@ -70,59 +59,25 @@ def gram_row(
 def expand(
     rows: Tensor, coefficients: Tensor, spans: Spans, out: Tensor, *, block: int = 2048, warps: int = 8
 ) -> Tensor:
-    """Write Wᵀ c into ``out`` (d,).
+    """Write Wᵀ c into ``out`` (d,), float32 or float64, and return it. Columns of no matrix do not change.
 
-    Args:
-        rows: W, shape (r, d).
-        coefficients: c, float64, shape (B, r), one row for each matrix.
-        spans: the columns of each matrix.
-        out: the result, float32 or float64; columns that belong to no matrix do not change.
-        block: how many columns a program takes.
-        warps: the number of warps of a program.
+    ``rows`` is W, shape (r, d). ``coefficients`` is c, float64, shape (B, r), one row for each matrix.
     """
-    if spans.pieces:
-        blocks = ceil_div(spans.longest, block)
-        launch(
-            _expand,
-            (spans.pieces * blocks,),
-            rows,
-            coefficients.contiguous(),
-            spans.starts,
-            spans.ends,
-            spans.owners,
-            out,
-            rows.shape[0],
-            rows.stride(0),
-            blocks,
-            ALIGNED=_aligned(rows, spans) and out.data_ptr() % 16 == 0,
-            BITS=rows.dtype != torch.float64,
-            BLOCK_D=block,
-            UNROLL=8,
-            num_warps=warps,
-        )
+    size, stride, blocks = rows.shape[0], rows.stride(0), ceil_div(spans.longest, block)
+    launch(
+        _expand, (spans.pieces * blocks,), rows, coefficients.contiguous(), *spans.tables, out, size, stride, blocks,
+        ALIGNED=stride % 16 == 0 and spans.aligned_in(rows, out), BITS=rows.dtype != torch.float64,
+        BLOCK_D=block, UNROLL=8, num_warps=warps,
+    )  # fmt: skip
     return out
-
-
-def _aligned(rows: Tensor, spans: Spans) -> bool:
-    return spans.aligned and rows.stride(0) % 16 == 0 and rows.data_ptr() % 16 == 0
 
 
 @triton.jit
 def _gram_partials(
-    rows,
-    row,
-    starts,
-    ends,
-    partials,
-    size,
-    stride,
-    tiles,
-    ALIGNED: tl.constexpr,
-    BLOCK_R: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    VECTOR: tl.constexpr,
-    STAGES: tl.constexpr,
-):
+    rows, row, starts, ends, partials,  # pointers
+    size, stride, tiles,  # numbers
+    ALIGNED: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr, VECTOR: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
     """One program multiplies v by BLOCK_R rows, on one piece of columns. The last tile of a piece computes v·v."""
     # Tiles of one piece run at about one time, so that they find its part of v in the cache.
     piece, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
@@ -156,14 +111,7 @@ def _gram_partials(
 
 
 @triton.jit
-def _sum_partials(
-    partials,
-    firsts,
-    sums,
-    length,
-    BLOCK_R: tl.constexpr,
-    BLOCK_P: tl.constexpr,
-):
+def _sum_partials(partials, firsts, sums, length, BLOCK_R: tl.constexpr, BLOCK_P: tl.constexpr):
     matrix = tl.program_id(0)
     which = tl.program_id(1) * BLOCK_R + tl.arange(0, BLOCK_R)
     first, last = tl.load(firsts + matrix), tl.load(firsts + matrix + 1)
@@ -177,20 +125,10 @@ def _sum_partials(
 
 @triton.jit
 def _expand(
-    rows,
-    coefficients,
-    starts,
-    ends,
-    owners,
-    out,
-    size,
-    stride,
-    blocks,
-    ALIGNED: tl.constexpr,
-    BITS: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    UNROLL: tl.constexpr,
-):
+    rows, coefficients, starts, ends, owners, out,  # pointers
+    size, stride, blocks,  # numbers
+    ALIGNED: tl.constexpr, BITS: tl.constexpr, BLOCK_D: tl.constexpr, UNROLL: tl.constexpr,
+):  # fmt: skip
     """One program sums all rows over BLOCK_D columns."""
     piece, block = tl.program_id(0) // blocks, tl.program_id(0) % blocks
     start, end = tl.load(starts + piece), tl.load(ends + piece)
@@ -204,3 +142,45 @@ def _expand(
         mine = coefficients + tl.load(owners + piece) * size
         total = weighted_sum(rows, mine, size, stride, columns, inside, BITS, BLOCK_D, UNROLL)
         tl.store(out + columns, total.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _widen(x, BITS: tl.constexpr):
+    """x as float64, times 2⁻⁸⁹⁶ if BITS: the sign and fraction stay, and the exponent keeps its smaller bias."""
+    if BITS:
+        if x.dtype == tl.bfloat16:
+            moved = x.to(tl.int16, bitcast=True).to(tl.int64) << 45
+        else:
+            moved = x.to(tl.int32, bitcast=True).to(tl.int64) << 29
+        return (moved & _MOVED).to(tl.float64, bitcast=True)
+    else:
+        return x.to(tl.float64)
+
+
+@triton.jit
+def weighted_sum(
+    rows, weights, size, stride, columns, inside, BITS: tl.constexpr, BLOCK_D: tl.constexpr, UNROLL: tl.constexpr
+):
+    """Σ_i weights[i]·rows[i, columns] over all rows, in float64. The loads of UNROLL rows run at one time."""
+    total = tl.zeros((BLOCK_D,), tl.float64)
+    whole = size - size % UNROLL
+    for top in range(0, whole, UNROLL):
+        for i in tl.static_range(UNROLL):
+            w = tl.load(rows + (top + i) * tl.cast(stride, tl.int64) + columns, mask=inside, other=0.0)
+            total += _factor(weights, top + i, BITS) * _widen(w, BITS)
+    if whole < size:  # these rows are loaded at one time, too: else we would wait for each row
+        for i in tl.static_range(UNROLL - 1):
+            there = inside & (tl.zeros((BLOCK_D,), tl.int32) + (whole + i) < size)
+            w = tl.load(rows + (whole + i) * tl.cast(stride, tl.int64) + columns, mask=there, other=0.0)
+            total += _factor(weights, tl.minimum(whole + i, size - 1), BITS) * _widen(w, BITS)
+    if BITS:
+        total = total * _RESULT_SCALE
+    return total
+
+
+@triton.jit
+def _factor(weights, i, BITS: tl.constexpr):
+    c = tl.load(weights + i)
+    if BITS:
+        c = c * _OTHER_SCALE
+    return c

@@ -17,10 +17,7 @@ __all__ = ["admit", "write"]
 
 
 def admit(
-    sums: Tensor,
-    accept: Tensor,
-    state: tuple[Tensor, Tensor, Tensor, Tensor, Tensor],
-    betas: tuple[float, float],
+    sums: Tensor, accept: Tensor, state: tuple[Tensor, Tensor, Tensor, Tensor, Tensor], betas: tuple[float, float]
 ) -> tuple[Tensor, Tensor]:
     """Do all of `Window.push` except writing the row.
 
@@ -37,66 +34,27 @@ def admit(
     newest = torch.empty(batch, size, dtype=torch.float64, device=sums.device)
     slots = torch.empty(batch, dtype=torch.int64, device=sums.device)
     launch(
-        _admit,
-        (batch,),
-        sums,
-        accept,
-        *state,
-        newest,
-        slots,
-        *_exactly(betas[1]),
-        *_exactly(betas[0]),
-        size,
-        ACCEPTS=int(accept.dim() > 0),
-        SIZE=power_of_2(size),
-    )
+        _admit, (batch,), sums, accept, *state, newest, slots, *_exactly(betas[1]), *_exactly(betas[0]), size,
+        ACCEPTS=int(accept.dim() > 0), SIZE=power_of_2(size),
+    )  # fmt: skip
     return newest, slots
 
 
 def write(
-    rows: Tensor,
-    row: Tensor,
-    slots: Tensor,
-    spans: Spans,
-    carry: tuple[Tensor, Tensor] | None = None,
-    *,
-    block: int = 1024,
-    warps: int = 4,
-) -> None:
-    """Write ``row`` (d,) over the slots that `admit` returned.
+    rows: Tensor, row: Tensor, slots: Tensor, spans: Spans, carry: tuple[Tensor, Tensor] | None = None, *,
+    block: int = 1024, warps: int = 4,
+) -> None:  # fmt: skip
+    """Write ``row`` (d,) over the slots of W that `admit` returned.
 
-    Args:
-        rows: W.
-        row: v.
-        slots: the slot of each matrix.
-        spans: the columns of each matrix.
-        carry: (target, source), both (d,). Where a matrix gets its row, source is copied to target.
-        block: how many columns a program takes.
-        warps: the number of warps of a program.
+    ``carry`` is (target, source), both (d,). Where a matrix gets its row, source is copied to target.
     """
-    if not spans.pieces:
-        return
     blocks = ceil_div(spans.longest, block)
     target, source = carry or (row, row)
     launch(
-        _write,
-        (spans.pieces * blocks,),
-        rows,
-        row,
-        slots,
-        target,
-        source,
-        spans.starts,
-        spans.ends,
-        spans.owners,
-        rows.stride(0),
-        blocks,
-        ALIGNED=spans.aligned and all(t.data_ptr() % 16 == 0 for t in (rows, row, target, source)),
-        CARRY=carry is not None,
-        SAME=carry is not None and source is row,
-        BLOCK_D=block,
-        num_warps=warps,
-    )
+        _write, (spans.pieces * blocks,), rows, row, slots, target, source, *spans.tables, rows.stride(0), blocks,
+        ALIGNED=spans.aligned_in(rows, row, target, source), CARRY=carry is not None,
+        SAME=carry is not None and source is row, BLOCK_D=block, num_warps=warps,
+    )  # fmt: skip
 
 
 @functools.cache
@@ -112,25 +70,10 @@ def _exactly(number: float) -> tuple[float, float, float]:
 
 @triton.jit
 def _admit(
-    sums,
-    accept,
-    gram,
-    decay,
-    momentum,
-    position,
-    count,
-    newest,
-    slots,
-    decay_large,
-    decay_middle,
-    decay_small,
-    momentum_large,
-    momentum_middle,
-    momentum_small,
-    size,
-    ACCEPTS: tl.constexpr,
-    SIZE: tl.constexpr,
-):
+    sums, accept, gram, decay, momentum, position, count, newest, slots,  # pointers
+    decay_large, decay_middle, decay_small, momentum_large, momentum_middle, momentum_small, size,  # numbers
+    ACCEPTS: tl.constexpr, SIZE: tl.constexpr,
+):  # fmt: skip
     matrix = tl.program_id(0)
     i = tl.arange(0, SIZE)
     inside = i < size
@@ -161,21 +104,10 @@ def _admit(
 
 @triton.jit
 def _write(
-    rows,
-    row,
-    slots,
-    target,
-    source,
-    starts,
-    ends,
-    owners,
-    stride,
-    blocks,
-    ALIGNED: tl.constexpr,
-    CARRY: tl.constexpr,
-    SAME: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-):
+    rows, row, slots, target, source, starts, ends, owners,  # pointers
+    stride, blocks,  # numbers
+    ALIGNED: tl.constexpr, CARRY: tl.constexpr, SAME: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
     piece, block = tl.program_id(0) // blocks, tl.program_id(0) % blocks
     start, end = tl.load(starts + piece), tl.load(ends + piece)
     slot = tl.load(slots + tl.load(owners + piece))

@@ -26,18 +26,10 @@ _PROGRAMS = 264
 
 
 def coefficients(
-    gram: Tensor,
-    decay: Tensor,
-    rhs: Tensor,
-    *,
-    eps: float,
-    jitter: float,
-    tolerance: float,
-    warps: int = 4,
-    panel: int = 128,
-    block: int = 16,
-) -> Tensor:
-    """Compute `solver.coefficients` of M = D K D by shifted solves.
+    gram: Tensor, decay: Tensor, rhs: Tensor, *, eps: float, jitter: float, tolerance: float,
+    warps: int = 4, panel: int = 128, block: int = 16,
+) -> Tensor:  # fmt: skip
+    """Compute `solver.coefficients` of M = D K D by shifted solves; float64, shape (B, r).
 
     Args:
         gram: K, float64, shape (B, r, r), contiguous.
@@ -49,37 +41,19 @@ def coefficients(
         warps: the number of warps of a program.
         panel: how many rows are updated at a time.
         block: how many columns are eliminated at a time.
-
-    Returns:
-        c, float64, shape (B, r).
     """
     batch, size = rhs.shape
     table, nodes = _table(eps, jitter, size, tolerance, gram.device)
-    padded = ceil_div(size, block) * block
-    problems = batch * (nodes + 1)
+    padded, problems = ceil_div(size, block) * block, batch * (nodes + 1)
     programs = min(problems, _PROGRAMS)
     # Each program has L, one more row for a, and one row for x.
     scratch = torch.empty(programs, padded + 2, padded, dtype=torch.float64, device=gram.device)
     parts = torch.empty(batch, nodes + 1, size, dtype=torch.float64, device=gram.device)
     launch(
-        _solve,
-        (programs,),
-        gram,
-        decay.contiguous(),
-        rhs.contiguous(),
-        table,
-        parts,
-        scratch,
-        size,
-        padded,
-        nodes,
-        problems,
-        SIZE=power_of_2(size),
-        NODES=power_of_2(nodes),
-        BLOCK=block,
-        PANEL=panel,
-        num_warps=warps,
-    )
+        _solve, (programs,), gram, decay.contiguous(), rhs.contiguous(), table, parts, scratch,
+        size, padded, nodes, problems,
+        SIZE=power_of_2(size), NODES=power_of_2(nodes), BLOCK=block, PANEL=panel, num_warps=warps,
+    )  # fmt: skip
     return parts.sum(1)
 
 
@@ -94,21 +68,10 @@ def _table(eps: float, jitter: float, size: int, tolerance: float, device: torch
 
 @triton.jit
 def _solve(
-    gram,
-    decay,
-    rhs,
-    table,
-    parts,
-    scratch,
-    size,
-    padded,
-    nodes,
-    problems,
-    SIZE: tl.constexpr,
-    NODES: tl.constexpr,
-    BLOCK: tl.constexpr,
-    PANEL: tl.constexpr,
-):
+    gram, decay, rhs, table, parts, scratch,  # pointers
+    size, padded, nodes, problems,  # numbers
+    SIZE: tl.constexpr, NODES: tl.constexpr, BLOCK: tl.constexpr, PANEL: tl.constexpr,
+):  # fmt: skip
     L = scratch + tl.program_id(0).to(tl.int64) * (padded + 2) * padded
     solution = L + (padded + 1) * padded
     for problem in range(tl.program_id(0), problems, tl.num_programs(0)):

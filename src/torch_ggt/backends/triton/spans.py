@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from torch_ggt.backends.triton.launch import ceil_div
 from torch_ggt.layout import ALIGNMENT
 
 __all__ = ["Spans"]
@@ -36,39 +37,33 @@ class Spans:
         pieces: how many pieces there are.
         longest: how many columns the longest piece has.
         aligned: whether every border is a multiple of `ALIGNMENT`.
-        starts: the first column of each piece, int64.
-        ends: one past the last column of each piece, int64.
-        owners: the matrix of each piece, int32.
+        tables: the first column of each piece and one past its last column, both int64, and its matrix, int32.
         firsts: the first piece of each matrix, and one past the last piece: (B + 1,) int32.
         first_pieces: ``firsts`` as a list on the host.
         origins: ``borders`` as a tensor, int64.
 
     Example:
         >>> spans = Spans([0, 5000, 13000], rows=8, device="cpu")
-        >>> spans.starts.tolist(), spans.ends.tolist(), spans.owners.tolist(), spans.firsts.tolist()
-        ([0, 4096, 5000, 9096], [4096, 5000, 9096, 13000], [0, 0, 1, 1], [0, 2, 4])
+        >>> [table.tolist() for table in spans.tables], spans.first_pieces
+        ([[0, 4096, 5000, 9096], [4096, 5000, 9096, 13000], [0, 0, 1, 1]], [0, 2, 4])
     """
 
     def __init__(self, borders: Sequence[int], rows: int, device: torch.device | str) -> None:
-        tiles = -(-rows // _ROWS_PER_PROGRAM)
-        length = -(-borders[-1] // max(1, _PROGRAMS // tiles))
-        length = max(_SHORTEST, -(-length // _SHORTEST) * _SHORTEST)
-        table: list[tuple[int, int, int]] = []
-        firsts = [0]
+        length = ceil_div(borders[-1], max(1, _PROGRAMS // ceil_div(rows, _ROWS_PER_PROGRAM)))
+        length = max(_SHORTEST, ceil_div(length, _SHORTEST) * _SHORTEST)
+        pieces: list[tuple[int, int, int]] = []
+        self.first_pieces = [0]
         for owner, (left, right) in enumerate(itertools.pairwise(borders)):
-            table += [(start, min(start + length, right), owner) for start in range(left, right, length)]
-            firsts.append(len(table))
-        self.borders = tuple(borders)
-        self.count = len(borders) - 1
-        self.pieces = len(table)
-        self.longest = max((end - start for start, end, _ in table), default=0)
+            pieces += [(start, min(start + length, right), owner) for start in range(left, right, length)]
+            self.first_pieces.append(len(pieces))
+        self.count, self.pieces = len(borders) - 1, len(pieces)
+        self.longest = max((end - start for start, end, _ in pieces), default=0)
         self.aligned = all(border % ALIGNMENT == 0 for border in borders)
-        self.starts, self.ends = (_tensor([piece[i] for piece in table], torch.int64, device) for i in (0, 1))
-        self.owners = _tensor([owner for *_, owner in table], torch.int32, device)
-        self.first_pieces = firsts
-        self.firsts = _tensor(firsts, torch.int32, device)
-        self.origins = _tensor(list(borders), torch.int64, device)
+        starts, ends = (torch.tensor([piece[i] for piece in pieces], dtype=torch.int64, device=device) for i in (0, 1))
+        self.tables = starts, ends, torch.tensor([piece[2] for piece in pieces], dtype=torch.int32, device=device)
+        self.firsts = torch.tensor(self.first_pieces, dtype=torch.int32, device=device)
+        self.origins = torch.tensor(list(borders), dtype=torch.int64, device=device)
 
-
-def _tensor(values: list[int], dtype: torch.dtype, device: torch.device | str) -> Tensor:
-    return torch.tensor(values, dtype=dtype, device=device)
+    def aligned_in(self, *tensors: Tensor) -> bool:
+        """Whether a kernel can read and write pieces of all these tensors 16 bytes at a time."""
+        return self.aligned and all(tensor.data_ptr() % 16 == 0 for tensor in tensors)

@@ -1,6 +1,4 @@
-"""Read all gradients, or write all parameters, of a model in one launch on a GPU.
-
-`backends.plain` and `sinks` are the specification.
+"""Read all gradients, or write all parameters, of a model in one launch. `backends.plain` and `sinks` specify it.
 
 Each tensor has its own address, so the kernels read a table of addresses. New addresses are copied to the device
 without waiting for it. This is not possible while a CUDA graph is captured. The caller then uses the plain version,
@@ -17,8 +15,8 @@ import triton.language as tl
 from torch import Tensor
 
 from torch_ggt.backends.triton.launch import ceil_div, launch
+from torch_ggt.backends.triton.passes import weighted_sum
 from torch_ggt.backends.triton.spans import Spans
-from torch_ggt.backends.triton.widen import weighted_sum
 
 __all__ = ["Addresses", "gather", "update"]
 
@@ -31,170 +29,91 @@ class Addresses:
     Args:
         numels: the number of elements of each tensor.
         device: the device of the table.
+
+    Attributes:
+        table: the addresses, int64; None before the first `hold`.
+        dtype: the dtype of the tensors in the table.
+        aligned: whether all tensors in the table can be read 16 bytes at a time.
+        fixed: whether new addresses overwrite the old table, so that a graph follows them.
     """
 
     def __init__(self, numels: Sequence[int], device: torch.device) -> None:
         self.numels = torch.tensor(list(numels), dtype=torch.int64, device=device)
-        self.aligned = False
-        """Whether all tensors of the last table can be read 16 bytes at a time."""
-        self.fixed = False
-        """Whether new addresses overwrite the old table, so that a graph follows them."""
-        self._device = device
+        self.table: Tensor | None = None
+        self.dtype = torch.float32
+        self.aligned = self.fixed = False
         self._known: list[int] = []
-        self._table: Tensor | None = None
         self._captured: list[Tensor | None] = []
 
-    def of(self, tensors: Sequence[Tensor]) -> Tensor | None:
-        """The table, int64; None if one table cannot serve these tensors."""
-        dtype = tensors[0].dtype
-        if dtype not in _DTYPES:
-            return None
-        addresses = []
-        for tensor in tensors:
-            if tensor.dtype != dtype or not tensor.is_contiguous():
-                return None
-            addresses.append(tensor.data_ptr())
-        cuda = self._device.type == "cuda"
+    def hold(self, tensors: Sequence[Tensor]) -> bool:
+        """Put the addresses of these tensors in the table. Return False if one table cannot serve them."""
+        self.dtype = dtype = tensors[0].dtype
+        # A list and not a generator, which would take 10 % more of the host's time.
+        if dtype not in _DTYPES or not all([t.dtype == dtype and t.is_contiguous() for t in tensors]):  # noqa: C419
+            return False
+        addresses = [tensor.data_ptr() for tensor in tensors]
+        cuda = self.numels.is_cuda
         capturing = cuda and torch.cuda.is_current_stream_capturing()
         if addresses != self._known:
             if capturing:
-                return None
+                return False
             host = torch.tensor(addresses, dtype=torch.int64, pin_memory=cuda)
-            if self.fixed and self._table is not None:
-                self._table.copy_(host, non_blocking=True)
+            if self.fixed and self.table is not None:
+                self.table.copy_(host, non_blocking=True)
             else:  # a new tensor: if a user captured a step, that graph must read the old addresses
-                self._table = host.to(self._device, non_blocking=True)
+                self.table = host.to(self.numels.device, non_blocking=True)
             self._known = addresses
             self.aligned = all(address % 16 == 0 for address in addresses)
         if capturing and not self.fixed:
-            self._captured.append(self._table)  # kept: the graph reads it as long as the graph lives
-        return self._table
+            self._captured.append(self.table)  # kept: the graph reads it as long as the graph lives
+        return True
 
 
 def gather(
-    table: Tensor,
-    addresses: Addresses,
-    dtype: torch.dtype,
-    spans: Spans,
-    row: Tensor,
-    *,
-    momentum: Tensor | None,
-    beta: float,
-    updated: Tensor | None,
-    negate: bool,
-    block: int = 1024,
-    warps: int = 4,
-) -> None:
-    """Compute row ← g + β·momentum, where g holds each tensor of the table at the columns of its span.
+    gradients: Addresses, spans: Spans, row: Tensor, *, momentum: Tensor | None, beta: float, updated: Tensor | None,
+    negate: bool, block: int = 1024, warps: int = 4,
+) -> None:  # fmt: skip
+    """Compute row ← g + β·momentum. g has each gradient, or its negative with ``negate``, at the columns of its span.
 
-    Args:
-        table: the addresses of the gradients.
-        addresses: the object that made the table.
-        dtype: the dtype of the gradients.
-        spans: the columns of each tensor.
-        row: v, float32.
-        momentum: the flat momentum; None for no momentum.
-        beta: β₁.
-        updated: for Nesterov momentum: it becomes g + β·momentum, and ``row`` becomes g + β·updated.
-        negate: whether to use -g in the place of g.
-        block: how many columns a program takes.
-        warps: the number of warps of a program.
+    ``row`` is v, float32. ``momentum`` is flat; None stands for no momentum. For Nesterov momentum, ``updated`` becomes
+    g + β·momentum, and ``row`` becomes g + β·updated.
     """
     blocks = ceil_div(spans.longest, block)
-    if spans.pieces:
-        launch(
-            _gather,
-            (spans.pieces * blocks,),
-            row,
-            row if momentum is None else momentum,
-            row if updated is None else updated,
-            table,
-            addresses.numels,
-            spans.starts,
-            spans.ends,
-            spans.owners,
-            spans.origins,
-            beta,
-            blocks,
-            DTYPE=_DTYPES[dtype],
-            ALIGNED=spans.aligned and addresses.aligned,
-            MOMENTUM=momentum is not None,
-            AHEAD=updated is not None,
-            NEGATE=negate,
-            BLOCK_D=block,
-            num_warps=warps,
-        )
+    launch(
+        _gather, (spans.pieces * blocks,), row, row if momentum is None else momentum,
+        row if updated is None else updated, gradients.table, gradients.numels, *spans.tables, spans.origins,
+        beta, blocks,
+        DTYPE=_DTYPES[gradients.dtype], ALIGNED=spans.aligned and gradients.aligned, MOMENTUM=momentum is not None,
+        AHEAD=updated is not None, NEGATE=negate, BLOCK_D=block, num_warps=warps,
+    )  # fmt: skip
 
 
 def update(
-    rows: Tensor,
-    coefficients: Tensor,
-    table: Tensor,
-    addresses: Addresses,
-    dtype: torch.dtype,
-    spans: Spans,
-    tensors: tuple[int, int],
-    *,
-    matrix_of: Tensor | None,
-    lr: float | Tensor,
-    weight_decay: float,
-    taken: Tensor,
-    block: int = 2048,
-    warps: int = 4,
-) -> None:
-    """Compute p ← p - lr·(weight_decay·taken·p + Wᵀ c) for tensors of the table, in the pass that computes Wᵀ c.
+    rows: Tensor, coefficients: Tensor, parameters: Addresses, spans: Spans, chosen: tuple[int, int], *,
+    matrix_of: Tensor | None, lr: float | Tensor, weight_decay: float, taken: Tensor, block: int = 2048, warps: int = 4,
+) -> None:  # fmt: skip
+    """Compute p ← p - lr·(weight_decay·taken·p + Wᵀ c) for chosen parameters, in the pass that computes Wᵀ c.
 
-    Args:
-        rows: W.
-        coefficients: c, float64, shape (number of matrices, r).
-        table: the addresses of the parameters.
-        addresses: the object that made the table.
-        dtype: the dtype of the parameters.
-        spans: the columns of each tensor.
-        tensors: the index of the first tensor to update, and one past the last.
-        matrix_of: the matrix of each tensor, int32; None if there is one matrix.
-        lr: a number, or a tensor of one element on the device.
-        weight_decay: the factor of decoupled weight decay.
-        taken: whether the weights decay in this step, bool, shape ().
-        block: how many columns a program takes.
-        warps: the number of warps of a program.
+    ``rows`` is W. ``coefficients`` is c, float64, shape (number of matrices, r). ``chosen`` is the index of the first
+    parameter to update, and one past the last. ``matrix_of`` is the matrix of each parameter, int32; None if there is
+    one matrix. ``lr`` is a number, or a tensor of one element on the device. ``taken``, bool, shape (), says whether
+    the weights decay in this step.
     """
-    first, last = spans.first_pieces[tensors[0]], spans.first_pieces[tensors[1]]
-    blocks = ceil_div(spans.longest, block)
-    if last > first:
-        launch(
-            _update,
-            ((last - first) * blocks,),
-            rows,
-            coefficients,
-            table,
-            addresses.numels,
-            spans.starts,
-            spans.ends,
-            spans.owners,
-            spans.origins,
-            coefficients if matrix_of is None else matrix_of,
-            taken,
-            lr if isinstance(lr, Tensor) else coefficients,
-            0.0 if isinstance(lr, Tensor) else float(lr),
-            float(weight_decay),
-            first,
-            rows.shape[0],
-            rows.stride(0),
-            blocks,
-            DTYPE=_DTYPES[dtype],
-            ALIGNED=spans.aligned and addresses.aligned and rows.stride(0) % 16 == 0 and rows.data_ptr() % 16 == 0,
-            BITS=rows.dtype != torch.float64,
-            SEPARATE=matrix_of is not None,
-            LR_TENSOR=isinstance(lr, Tensor),
-            BLOCK_D=block,
-            UNROLL=8,
-            num_warps=warps,
-        )
+    first, last = (spans.first_pieces[index] for index in chosen)
+    size, stride, blocks = rows.shape[0], rows.stride(0), ceil_div(spans.longest, block)
+    lr_tensor, lr_number = (lr, 0.0) if isinstance(lr, Tensor) else (coefficients, float(lr))
+    launch(
+        _update, ((last - first) * blocks,), rows, coefficients, parameters.table, parameters.numels,
+        *spans.tables, spans.origins, coefficients if matrix_of is None else matrix_of, taken, lr_tensor,
+        lr_number, float(weight_decay), first, size, stride, blocks,
+        DTYPE=_DTYPES[parameters.dtype], ALIGNED=parameters.aligned and stride % 16 == 0 and spans.aligned_in(rows),
+        BITS=rows.dtype != torch.float64, SEPARATE=matrix_of is not None, LR_TENSOR=isinstance(lr, Tensor),
+        BLOCK_D=block, UNROLL=8, num_warps=warps,
+    )  # fmt: skip
 
 
 @triton.jit
-def _place(piece, starts, ends, owners, origins, numels, offset, ALIGNED: tl.constexpr, BLOCK_D: tl.constexpr):
+def _part(piece, starts, ends, owners, origins, numels, offset, ALIGNED: tl.constexpr, BLOCK_D: tl.constexpr):
     """The owner, columns and elements of a block of a piece, its first column, and the column after its elements."""
     owner = tl.load(owners + piece)
     left = tl.load(starts + piece) + offset
@@ -218,28 +137,13 @@ def _pointer(table, owner, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
 
 @triton.jit
 def _gather(
-    row,
-    momentum,
-    updated,
-    table,
-    numels,
-    starts,
-    ends,
-    owners,
-    origins,
-    beta,
-    blocks,
-    DTYPE: tl.constexpr,
-    ALIGNED: tl.constexpr,
-    MOMENTUM: tl.constexpr,
-    AHEAD: tl.constexpr,
-    NEGATE: tl.constexpr,
+    row, momentum, updated, table, numels, starts, ends, owners, origins,  # pointers
+    beta, blocks,  # numbers
+    DTYPE: tl.constexpr, ALIGNED: tl.constexpr, MOMENTUM: tl.constexpr, AHEAD: tl.constexpr, NEGATE: tl.constexpr,
     BLOCK_D: tl.constexpr,
-):
+):  # fmt: skip
     piece, offset = tl.program_id(0) // blocks, tl.program_id(0) % blocks * BLOCK_D
-    owner, columns, elements, left, last = _place(
-        piece, starts, ends, owners, origins, numels, offset, ALIGNED, BLOCK_D
-    )
+    owner, columns, elements, left, last = _part(piece, starts, ends, owners, origins, numels, offset, ALIGNED, BLOCK_D)
     source = _pointer(table, owner, DTYPE, ALIGNED)
     if left + BLOCK_D <= last:  # whole blocks have no mask, because a mask would prevent wide loads
         g = tl.load(source + elements)
@@ -267,35 +171,13 @@ def _combine(
 
 @triton.jit
 def _update(
-    rows,
-    coefficients,
-    table,
-    numels,
-    starts,
-    ends,
-    owners,
-    origins,
-    matrix_of,
-    taken,
-    lr_tensor,
-    lr,
-    weight_decay,
-    first,
-    size,
-    stride,
-    blocks,
-    DTYPE: tl.constexpr,
-    ALIGNED: tl.constexpr,
-    BITS: tl.constexpr,
-    SEPARATE: tl.constexpr,
-    LR_TENSOR: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    UNROLL: tl.constexpr,
-):
+    rows, coefficients, table, numels, starts, ends, owners, origins, matrix_of, taken, lr_tensor,  # pointers
+    lr, weight_decay, first, size, stride, blocks,  # numbers
+    DTYPE: tl.constexpr, ALIGNED: tl.constexpr, BITS: tl.constexpr, SEPARATE: tl.constexpr, LR_TENSOR: tl.constexpr,
+    BLOCK_D: tl.constexpr, UNROLL: tl.constexpr,
+):  # fmt: skip
     piece, offset = first + tl.program_id(0) // blocks, tl.program_id(0) % blocks * BLOCK_D
-    owner, columns, elements, left, last = _place(
-        piece, starts, ends, owners, origins, numels, offset, ALIGNED, BLOCK_D
-    )
+    owner, columns, elements, left, last = _part(piece, starts, ends, owners, origins, numels, offset, ALIGNED, BLOCK_D)
     if left < last:
         mine = coefficients
         if SEPARATE:
