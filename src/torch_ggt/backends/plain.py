@@ -64,7 +64,7 @@ def gram_row_by_blocks(rows: Tensor, row: Tensor, scratch: "Scratch | None" = No
             source = rows.narrow(0, top, height).narrow(1, left, width)
             block = scratch.buffer.narrow(0, 0, height * width).view(height, width).copy_(source)  # type: ignore[union-attr]
             products.narrow(0, top, height).addmv_(block, piece)
-        products[-1].add_(torch.dot(piece, piece))
+        products.select(0, size).add_(torch.dot(piece, piece))
     return products
 
 
@@ -101,8 +101,9 @@ def expand_by_blocks(rows: Tensor, coefficients: Tensor, out: Tensor) -> None:
         columns = slice(left, left + scratch.width)
         piece = torch.zeros_like(out[columns], dtype=torch.float64)
         for top in range(0, rows.shape[0], scratch.height):
-            part = rows[top : top + scratch.height, columns].double()
-            piece.addmv_(part.t(), coefficients[top : top + scratch.height])
+            source = rows[top : top + scratch.height, columns]
+            block = scratch.buffer[: source.numel()].view(source.shape).copy_(source)  # type: ignore[index]
+            piece.addmv_(block.t(), coefficients[top : top + scratch.height])
         out[columns] = piece
 
 
@@ -250,7 +251,8 @@ class HostBackend(TorchBackend):
         for index, part in window.parts:
             own, columns = (sums, None) if index is None else (sums[index], slice(*window.borders[index : index + 2]))
             accepted = accept is None or bool(accept[index] if accept.dim() else accept)
-            if not accepted or not (int(part.count) > 0 or float(own[-1]) > 0):
+            filled = int(part.count)
+            if not accepted or not (filled > 0 or float(own[-1]) > 0):
                 continue
             slot = int(part.position)
             part.rows[slot].copy_(row if columns is None else row[columns])
@@ -258,7 +260,7 @@ class HostBackend(TorchBackend):
                 target, source = carry if columns is None else (carry[0][columns], carry[1][columns])
                 target.copy_(source)
             entries = own[:-1].clone()
-            entries[slot] = own[-1]
+            entries.select(0, slot).copy_(own[-1])
             part.gram.select(0, slot).copy_(entries)
             part.gram.select(1, slot).copy_(entries)
             for weights, beta in ((part.decay, betas[1]), (part.momentum, betas[0])):
@@ -266,7 +268,8 @@ class HostBackend(TorchBackend):
                     weights.mul_(beta)
                 weights.select(0, slot).fill_(1.0)
             part.position.fill_((slot + 1) % window.size)
-            part.count.fill_(min(int(part.count) + 1, window.size))
+            if filled < window.size:
+                part.count.add_(1)
             (newest if index is None else newest[index]).select(0, slot).fill_(1.0)
         return newest
 
