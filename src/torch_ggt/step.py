@@ -1,4 +1,4 @@
-"""One step, on one page. It is the same for every member of the family.
+"""One step, on one page. Every member of the family makes this step.
 
 In the paper's symbols, with the file in which each verb is at work::
 

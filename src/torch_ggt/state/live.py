@@ -113,19 +113,16 @@ class LiveState:
         made_for = []
         for group in groups:
             made_for.append((id(group), *map(id, group["params"])))
-        if made_for == self._made_for:
-            for group, seen in zip(groups, self._seen, strict=True):
-                for name, value in seen.items():
-                    if group[name] is not value:
-                        break
-                else:
-                    continue
-                break
-            else:
-                return
         if made_for != self._made_for:
             self._choose_columns(groups)
-        self._check(groups, made_for)
+            self._check(groups, made_for)
+            return
+        changed = False
+        for group, seen in zip(groups, self._seen, strict=True):
+            for name, value in seen.items():
+                changed = changed or group[name] is not value
+        if changed:
+            self._check(groups, made_for)
 
     def columns_of(self, groups: list[Group]) -> Columns:
         """The columns of these groups, without a look at their state."""
