@@ -32,7 +32,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 # Every room, from the ground up. A room imports only rooms that stand on a line above its own.
 ORDER = [
-    {"finish", "layout", "parameters", "quadrature", "reference", "rules", "sinks"},
+    {"finish", "layout", "parameters", "quadrature", "reference", "rules", "shrinkage", "sinks"},
     {"distributed", "scopes", "solver"},
     {"options"},
     {"backends"},

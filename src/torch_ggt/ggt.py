@@ -47,10 +47,13 @@ class GGT(FullMatrixOptimizer):
             the bound on the length of the step and the invariance to the scale of the loss.
         jitter: δ = jitter·tr(GᵀG)/r, the paper's numerical safeguard: 0, or from 1e-10 to 1. After a gradient spike of
             relative size S the steps are short, about min(1, √(window/jitter)/S), until it has left the window.
+        shrinkage: q: whiten by (1 - q)·M + q·tr(M)·I instead of M = GᵀG. 0 is the paper; 1 leaves the direction as
+            it is; "auto" takes the share of noise in the window (`torch_ggt.shrinkage.noise_share`).
         nesterov: precondition the look-ahead g + β₁v.
         adjust_lr_fn: "match_rms_adamw" multiplies the step by 0.2·√d, so that learning rates tuned for AdamW carry
-            over; "original" is the paper's step; "keep_norm" gives the step the length of the vector that was
-            preconditioned.
+            over; "original" is the paper's step; "mean" divides GGᵀ by the (decayed) number of rows; "keep_norm" gives
+            the step the length of the vector that was preconditioned. With a finish, which sees to the length itself,
+            "match_rms_adamw" is "mean".
         solver: "eigh", "cholesky" (needs jitter > 0), or "auto": eigh on a CPU, cholesky elsewhere.
         nonfinite: a NaN or Inf in a gradient: "skip" leaves everything as it was and counts it in `skipped`; "raise"
             names the first offending parameter. "raise" waits for the device at each step.
@@ -88,6 +91,7 @@ class GGT(FullMatrixOptimizer):
         finish: str = "none",
         sgd_scale: float = 0.0,
         jitter: float = 1e-6,
+        shrinkage: float | str = 0.0,
         nesterov: bool = False,
         adjust_lr_fn: str = "match_rms_adamw",
         solver: str = "auto",

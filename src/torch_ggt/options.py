@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 _WIDE = (torch.float64, torch.complex128)
-_SCALES = ("match_rms_adamw", "original", "keep_norm")
+_SCALES = ("match_rms_adamw", "original", "mean", "keep_norm")
 _DTYPES = (None, torch.float32, torch.bfloat16, torch.float64)
 
 
@@ -79,6 +79,16 @@ def rate(name: str, value: Any) -> Any:  # noqa: ANN401 - anything a user passes
         raise TypeError(f"GGT: {name} must be a number or a 1-element Tensor, got {value!r}")
     if not 0 <= float(value) < math.inf:
         raise ValueError(f"GGT: {name} must be a finite number ≥ 0, got {name}={value!r}")
+    return value
+
+
+def share(name: str, value: Any) -> Any:  # noqa: ANN401 - anything a user passes
+    """A number in [0, 1], the text of one, or "auto"."""
+    value = _parsed(value)
+    if value == "auto":
+        return value
+    if not isinstance(value, Real) or isinstance(value, bool) or not 0 <= float(value) <= 1:
+        raise ValueError(f"GGT: {name} must be a number in [0, 1] or 'auto', got {name}={value!r}")
     return value
 
 
@@ -151,6 +161,7 @@ OPTIONS: dict[str, Option] = {
     "finish": Option("none", one_of(FINISHES), ranks=True, fixed=True),
     "sgd_scale": Option(0.0, number, "matrix", ranks=True),
     "jitter": Option(1e-6, number, "matrix", ranks=True),
+    "shrinkage": Option(0.0, share, "matrix", ranks=True),
     "nesterov": Option(False, check_flag, "matrix", ranks=True),
     "adjust_lr_fn": Option("match_rms_adamw", one_of(_SCALES), "matrix", ranks=True),
     "solver": Option("auto", solver, "matrix", ranks=True),

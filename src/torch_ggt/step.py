@@ -83,7 +83,7 @@ def push(block: Block, taken: Tensor) -> Tensor:
 
 
 def solve(block: Block, a: Tensor) -> Tensor:
-    """c = [(M + δI)^½ + εI]⁻¹ a, with the paper's interpolation with SGD and the factor of adjust_lr_fn."""
+    """c = [(M + δI)^½ + εI]⁻¹ a, M shrunk; with the paper's interpolation with SGD and the factor of adjust_lr_fn."""
     options = block.options
     c = block.backend.coefficients(
         block.window,
@@ -92,12 +92,16 @@ def solve(block: Block, a: Tensor) -> Tensor:
         jitter=options["jitter"],
         solver=options["solver"],
         tolerance=_TOLERANCE.get(block.window.rows.dtype, _DEFAULT_TOLERANCE),
+        shrinkage=options["shrinkage"],
     )
     if options["sgd_scale"] != 0:
         c = c + options["sgd_scale"] * a
-    if options["adjust_lr_fn"] == "match_rms_adamw":
+    scale = options["adjust_lr_fn"]
+    if scale == "mean" or (scale == "match_rms_adamw" and block.finishes):  # a finish sees to the length itself
+        c = c.mul_(block.window.decay.square().sum(-1, keepdim=True).sqrt_())
+    elif scale == "match_rms_adamw":
         c = c.mul_(block.rms_scale)
-    elif options["adjust_lr_fn"] == "keep_norm":
+    elif scale == "keep_norm":
         longer = (block.window.squared_norm(a) / block.window.squared_norm(c)).sqrt_()
         c = c.mul_(longer.nan_to_num_(0.0)[..., None])  # 0/0 where no row was taken
     return c
