@@ -1,7 +1,12 @@
-"""The all-gather at the end of a step under DDP: each rank has changed a part of every parameter, and sends it."""
+"""The all-gather at the end of a step under DDP: each rank has changed a part of every parameter, and sends it.
+
+A thread of gloo drops its reference to a tensor a moment after the collective is done. If this reference is the last
+one, the thread needs Python's lock, and a thread that asks for the lock while Python shuts down aborts the process. So
+we keep a reference to every tensor that we give to a collective, and drop it some collectives later.
+"""
 
 import math
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -26,6 +31,7 @@ class Gathering:
         self._rank, self._ranks = dist.get_rank(group), dist.get_world_size(group)
         self._made_for: list[Any] = []
         self._buckets: list[Bucket] = []
+        self._given: deque[Tensor] = deque(maxlen=1000)
 
     def share(self, parameters: list[Tensor]) -> None:
         """Gather the parts of ``parameters`` from all ranks."""
@@ -34,22 +40,24 @@ class Gathering:
             self._buckets = [Bucket(alike, self._rank, self._ranks) for alike in _in_buckets(parameters)]
             self._made_for = kinds
         all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # renamed in torch 2.13
-        waiting: list[tuple[Any, Bucket, Tensor]] = []
+        waiting: list[tuple[Any, Bucket, Tensor, Tensor]] = []
         for bucket in self._buckets:
             sent = bucket.pack()
-            received = sent.new_empty(self._ranks * bucket.length)
-            # We send bytes, because backends differ in the dtypes that they know.
-            work = all_gather(received.view(torch.uint8), sent.view(torch.uint8), group=self._group, async_op=True)
-            waiting.append((work, bucket, received))
+            received = sent.new_empty(self._ranks * sent.numel())
+            self._given += [sent, received]
+            work = all_gather(received, sent, group=self._group, async_op=True)
+            waiting.append((work, bucket, received, sent))
             if len(waiting) > 1:
                 _finish(*waiting.pop(0))
         for gathering in waiting:
             _finish(*gathering)
 
 
-def _finish(work: Any, bucket: "Bucket", received: Tensor) -> None:  # noqa: ANN401 - a Work
+def _finish(work: Any, bucket: "Bucket", received: Tensor, sent: Tensor) -> None:  # noqa: ANN401 - a Work
     work.wait()
     bucket.unpack(received)
+    received.set_()  # we keep the tensors, and not their memory
+    sent.set_()
 
 
 class Bucket:
@@ -57,7 +65,8 @@ class Bucket:
 
     Every rank sends a vector of ``length`` elements: its part of each parameter, with room for the largest part of any
     rank. All ranks send a scalar, and the value of the first rank counts. Strides are computed once. A step makes two
-    or three views of each parameter, for any number of ranks.
+    or three views of each parameter, for any number of ranks. Vectors travel as bytes, because backends differ in the
+    dtypes that they know.
     """
 
     def __init__(self, parameters: list[Tensor], rank: int, ranks: int) -> None:
@@ -78,15 +87,16 @@ class Bucket:
                 self._received.append((index, _like(part, full), _like(place, received)))
 
     def pack(self) -> Tensor:
-        """The vector that this rank sends."""
+        """The vector that this rank sends, as bytes."""
         reals = [as_real(p) for p in self.parameters]
         sent = reals[0].new_zeros(self.length)
         torch._foreach_copy_([place(sent) for _, _, place in self._sent], [part(reals[i]) for i, part, _ in self._sent])
-        return sent
+        return sent.view(torch.uint8)
 
     def unpack(self, received: Tensor) -> None:
         """Copy the vectors of all ranks, one after the other in ``received``, into the parameters."""
         reals = [as_real(p) for p in self.parameters]
+        received = received.view(reals[0].dtype)
         parts = [part(reals[i]) for i, part, _ in self._received]
         if parts:  # parameters without elements have no parts
             torch._foreach_copy_(parts, [place(received) for _, _, place in self._received])
@@ -116,13 +126,10 @@ def _pairs(parameter: Tensor, places: Tensor, cut: int) -> Iterator[tuple[Tensor
 
 def _in_buckets(parameters: list[Tensor]) -> list[list[Tensor]]:
     """Lists of parameters of one device and dtype, each list with about `_BUCKET` elements."""
-    kinds: dict[Any, list[list[Tensor]]] = defaultdict(list)
-    elements: dict[Any, int] = {}  # of the newest list of a kind
+    kinds: dict[Any, list[list[Tensor]]] = defaultdict(lambda: [[]])
     for parameter in parameters:
-        kind = parameter.device, parameter.dtype
-        if elements.get(kind, _BUCKET) >= _BUCKET:
-            kinds[kind].append([])
-            elements[kind] = 0
-        kinds[kind][-1].append(parameter)
-        elements[kind] += parameter.numel()
+        alike = kinds[parameter.device, parameter.dtype]
+        if sum(p.numel() for p in alike[-1]) >= _BUCKET:
+            alike.append([])
+        alike[-1].append(parameter)
     return [bucket for alike in kinds.values() for bucket in alike]
