@@ -1,16 +1,12 @@
 """Where the columns of a window live: all in this process (`Local`), or split over ranks (`Sharded`).
 
 The Gram matrix is a sum over columns. So any split of the columns costs one all-reduce in a step, of r + 1 numbers for
-each matrix; all other work is local to its columns.
+each matrix; all other work is local to its columns. Where several ranks hold one piece of a parameter, each of them
+adds its sums divided by their number, so that a number that is not finite on *any* rank reaches all of them.
 
-Several ranks may hold one piece of a parameter (replicas of a hybrid split, parameters that are not split). Each of
-them adds its sums divided by their number, and the sum runs over all ranks. A number that is not finite on *any* rank
-then reaches all of them, and all of them get one result, bit for bit.
-
-A step is exactly one all-reduce, of a length that was agreed before. A rank whose set of gradients has changed sends
-NaN, and a one in the last number: every rank skips that step. If all ranks have changed, they agree anew and go on; if
-only some have, those raise (`Sharded.changed`). A rank that raises for another reason leaves its peers to the timeout
-of the process group, as every torch optimizer does.
+A rank whose set of gradients has changed sends NaN, and a one in the last number: every rank skips that step. If all
+ranks have changed, they agree anew and go on; if only some have, those raise (`Sharded.changed`). A rank that raises
+for another reason leaves its peers to the timeout of the process group, as every torch optimizer does.
 """
 
 from collections import deque
@@ -202,16 +198,12 @@ def check_group(process_group: Any) -> None:  # noqa: ANN401 - anything a user p
 
 
 def _check_alive(group: Any) -> None:  # noqa: ANN401 - a ProcessGroup
-    if not dist.is_available() or not dist.is_initialized():
-        raise RuntimeError(
-            "GGT: its process group does not exist: torch.distributed is not initialized, or was destroyed. Call "
-            "torch.distributed.init_process_group() first, and make the optimizer after it."
-        )
     try:
         dist.get_backend(group)
-    except (ValueError, RuntimeError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:
         raise RuntimeError(
-            "GGT: its process group was destroyed; make a new group and a new optimizer, and load its state_dict"
+            "GGT: its process group does not exist: torch.distributed is not initialized, or the group was destroyed. "
+            "Call torch.distributed.init_process_group(), make a new optimizer after it, and load its state_dict."
         ) from error
 
 

@@ -57,16 +57,18 @@ def compare_steps(
         newest = torch.eye(rows, dtype=torch.float64)[0]
         return coefficients(moment[:rows, :rows], newest, eps=eps, jitter=jitter)
 
-    def cosine(other: Tensor) -> float:
-        return _cosine(float(other @ u), float(other.norm() * u.norm()))
+    def cosine(product: float, norm: float) -> float:
+        length = norm * float(u.norm())
+        return max(-1.0, min(1.0, product / length)) if length > 0 else math.nan
 
     c = step(window.size)
     u = root @ c
     product, square = _products_with_diagonal_step(window, c[slots.argsort()], eps, columns or Local())
+    others = {s: root[:, :s] @ step(s) if s < filled else u for s in sizes}
     return StepComparison(
-        diagonal=_cosine(product, float(u.norm()) * math.sqrt(square)),
-        sgd=cosine(root[:, 0]),
-        by_window={s: cosine(root[:, :s] @ step(s) if s < filled else u) for s in sizes},
+        diagonal=cosine(product, math.sqrt(square)),
+        sgd=cosine(float(root[:, 0] @ u), float(root[:, 0].norm())),
+        by_window={s: cosine(float(other @ u), float(other.norm())) for s, other in others.items()},
     )
 
 
@@ -91,10 +93,6 @@ def _root(moment: Tensor) -> Tensor:
     eigenvalues, vectors = robust_eigh(moment)
     noise = rounding_level(torch.float64, moment.shape[0]) * moment.trace()
     return torch.where(eigenvalues > noise, eigenvalues, 0.0).sqrt()[:, None] * vectors.mT
-
-
-def _cosine(product: float, length: float) -> float:
-    return max(-1.0, min(1.0, product / length)) if length > 0 else math.nan
 
 
 def _products_with_diagonal_step(window: Window, c: Tensor, eps: float, where: Columns) -> tuple[float, float]:
