@@ -11,6 +11,7 @@ dimension, one entry for each matrix, and one call serves them all.
 import copy
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -38,7 +39,8 @@ class GramRow(NamedTuple):
         return self.sums[..., -1]
 
 
-class Part(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Part:
     """What a window holds of one matrix: views."""
 
     rows: Tensor
@@ -106,7 +108,7 @@ class Window:
 
     def _find_parts(self) -> None:
         """Set ``parts``: for each matrix its index into the small state (None: there is one), and views of its own."""
-        rows, *small = (getattr(self, name) for name in Part._fields)
+        rows, *small = (getattr(self, name) for name in Part.__slots__)
         self.parts: list[tuple[int | None, Part]] = [(None, Part(rows, *small))]
         if self.borders is not None:
             self.parts = [
@@ -202,7 +204,7 @@ class Window:
         for columns, (_, own) in zip(column_slices(self.borders), self.parts, strict=True):
             part = copy.copy(self)
             part.borders, part.runs, part.weights, part.scratch = None, None, None, Scratch()
-            vars(part).update(own._asdict())
+            vars(part).update({name: getattr(own, name) for name in Part.__slots__})
             part._find_parts()
             if self.weights is not None:
                 part.weigh([(run.stop - run.start, weight) for run, weight in self.weighed_runs(columns)])
@@ -219,5 +221,5 @@ class Window:
 
     def reset(self) -> None:
         """Forget every row, in place: the hard window of the paper's theory."""
-        for name in Part._fields:
+        for name in Part.__slots__:
             getattr(self, name).zero_()

@@ -56,8 +56,8 @@ class Gathering:
 def _finish(work: Any, bucket: "Bucket", received: Tensor, sent: Tensor) -> None:  # noqa: ANN401 - a Work
     work.wait()
     bucket.unpack(received)
-    received.set_()  # we keep the tensors, and not their memory
-    sent.set_()
+    for tensor in (received, sent):
+        tensor.untyped_storage().resize_(0)  # we keep the tensor, and not its memory
 
 
 class Bucket:

@@ -231,7 +231,7 @@ class _GradientWindow(FullMatrixOptimizer):
     """
 
     def __init__(self, optimizer: Optimizer, size: int, dtype: torch.dtype) -> None:
-        options = {"history": "gradient", "betas": (0.0, 1.0), "finish": "none"}
+        options: Group = {"history": "gradient", "betas": (0.0, 1.0), "finish": "none"}
         super().__init__([{"params": []}], window=size, window_dtype=dtype, **options)
         self._optimizer = optimizer
 
