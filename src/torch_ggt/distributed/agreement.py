@@ -32,18 +32,14 @@ def agree(group: Any, claim: Callable[[], Claim], piece_of: Callable[[Tensor], P
 
     If ``claim`` raises on one rank, every rank raises. ``piece_of`` gives the piece of a parameter on this rank.
     """
-    error = None
+    given, held, error, words = Claim(None), [], None, None
     try:
         given = claim()
         held = [(name, parameter, piece_of(parameter)) for name, parameter in given.parameters]
     except Exception as problem:
-        given, held, error = Claim(None), [], problem
-    mine = {
-        "error": None if error is None else f"{type(error).__name__}: {error}",
-        "options": given.options,
-        "gradients": list(given.gradients),
-        "parameters": [(name, piece.shape, str(parameter.dtype)) for name, parameter, piece in held],
-    }
+        error, words = problem, f"{type(problem).__name__}: {problem}"
+    parameters = [(name, piece.shape, str(parameter.dtype)) for name, parameter, piece in held]
+    mine = {"error": words, "options": given.options, "gradients": list(given.gradients), "parameters": parameters}
     # The claims of a thousand ranks are long, and mostly equal. So ranks compare hashes first.
     fingerprint = hashlib.sha256(repr(mine).encode()).digest()
     everyone = _gathered(group, (fingerprint, [(piece.offsets, piece.sizes) for _, _, piece in held]))
