@@ -5,10 +5,11 @@
 """
 
 from torch_ggt.ggt import GGT
+from torch_ggt.groups import param_groups
 from torch_ggt.solver import apply_inverse_root, coefficients
 from torch_ggt.spectrum import Diagnosis, SpectrumRecorder
 from torch_ggt.window import Window
 
-__all__ = ["GGT", "Diagnosis", "SpectrumRecorder", "Window", "apply_inverse_root", "coefficients"]
+__all__ = ["GGT", "Diagnosis", "SpectrumRecorder", "Window", "apply_inverse_root", "coefficients", "param_groups"]
 
 __version__ = "0.1.0"
