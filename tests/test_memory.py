@@ -131,6 +131,7 @@ def test_it_prints_a_table():
     [
         (0, {}, "whole number from 1 on, got 0"),
         (1.5, {}, "whole number from 1 on, got 1.5"),
+        (float("inf"), {}, "whole number from 1 on, got inf"),
         (True, {}, "got bool"),
         ("7B", {}, "a model, its parameters, param groups, or a number of parameters, got str"),
         ([], {}, "no trainable parameters"),

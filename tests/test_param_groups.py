@@ -1,6 +1,8 @@
 """param_groups puts every parameter of well-known layouts where people would put it by hand."""
 
 import copy
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -429,3 +431,16 @@ def test_the_table_is_at_most_100_columns_wide(capsys):
     assert max(map(len, lines)) == 100
     assert any(line.startswith("…") and "norm.weight" in line and line.endswith("no") for line in lines)
     assert any(line.endswith("0.1") for line in lines)
+
+
+def test_the_examples_of_the_page_run_and_print_what_it_shows(capsys):
+    page = (Path(__file__).parent.parent / "docs" / "param_groups.md").read_text()
+    names, printed, compared = {}, "", 0
+    for kind, code in re.findall(r"^```(python|text)\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
+        if kind == "python":
+            exec(compile(code, "docs/param_groups.md", "exec"), names)
+            printed = capsys.readouterr().out
+        else:
+            assert printed == code
+            compared += 1
+    assert compared == 5

@@ -154,11 +154,11 @@ def _entries(model: nn.Module) -> list[_Entry]:
     }
     heads = _heads(modules, found.values())
     entries = []
-    for parameter, kinds in found.items():
+    for tensor, kinds in found.items():
         _, kind, split = next((one for one in kinds if one[1] == "embedding"), kinds[0])  # tied to a head, say
         if kind in ("linear", "convolution") and any(_home(name)[0] in heads for name, *_ in kinds):
             kind, split = "head", 1
-        entries.append(_Entry([name for name, *_ in kinds], parameter, kind, split))
+        entries.append(_Entry([name for name, *_ in kinds], tensor, kind, split))
     return entries
 
 

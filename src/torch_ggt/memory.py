@@ -3,7 +3,6 @@
 import contextlib
 import os
 from collections.abc import Iterable, Sequence
-from numbers import Real
 from typing import Any, NamedTuple
 
 import torch
@@ -69,7 +68,7 @@ def memory_of(model: Any, *, ranks: int = 1, **options: Any) -> Memory:  # noqa:
         group, members = block[0][0][0], [member for matrix in block for member in matrix]
         rule, size = RULES[group["history"]], group["window"]
         columns, wide = sum(_columns(p, ranks) for _, p in members), torch.promote_types(dtype, torch.float32).itemsize
-        names = {*rule.buffers, *(name for g, _ in members for name in getattr(FINISHES[g["finish"]], "buffers", ()))}
+        names = {name for member in members for name in _buffers(*member)}  # each is as long as the row
         windows = 1 + len(rule.windows)
         window += windows * window_bytes(size, columns, dtype)
         row += columns * wide
@@ -78,10 +77,16 @@ def memory_of(model: Any, *, ranks: int = 1, **options: Any) -> Memory:  # noqa:
     return Memory(sum(whole(p).numel for group in groups for p in group["params"]), window, row, buffers, small)
 
 
+def _buffers(group: Group, parameter: Tensor) -> list[str]:
+    """The names of the tensors of its shape that are remembered for a parameter."""
+    finish = FINISHES[group["finish"]]
+    return [*RULES[group["history"]].buffers, *(() if finish is None else finish.buffers)]
+
+
 def _groups_of(model: Any, options: Group) -> list[Group]:  # noqa: ANN401 - see GGT.memory
     """Param groups with all options, checked as an optimizer checks them."""
-    if isinstance(model, Real) and not isinstance(model, bool):
-        if model < 1 or model != int(model):
+    if isinstance(model, int | float) and not isinstance(model, bool):
+        if not model >= 1 or model % 1:
             raise ValueError(f"GGT.memory: a number of parameters must be a whole number from 1 on, got {model!r}")
         model = [torch.empty(int(model), device="meta", requires_grad=True)]
     elif isinstance(model, nn.Module):

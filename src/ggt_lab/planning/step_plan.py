@@ -138,8 +138,8 @@ def make_plan(
     columns = -(-parameters // gpus)
     whole = parameters if replicated else columns
     model, wrapped = _PARAMETER * whole, WRAPPED[whiten] * whole if whiten else 0
-    options = {"history": "gradient" if whiten else history, "finish": finish, "gpus": gpus}
-    window_bytes, state_bytes = _bytes(parameters, window, dtype, **options)
+    history = "gradient" if whiten else history
+    window_bytes, state_bytes = _bytes(parameters, window, dtype, history=history, finish=finish, gpus=gpus)
     budget = _USABLE * memory - model - wrapped
     total = device_seconds(calibration, columns, window, dtype, speed)
     traffic, solve = TRAFFIC * columns / speed, calibration.solve_s(window)
@@ -168,7 +168,9 @@ def make_plan(
         launch_s=calibration.small_s,
         collectives_s=collectives,
         host_s=calibration.host_s,
-        fits={kind: largest_window(parameters, kind, budget, **options) for kind in DTYPES},
+        fits={
+            kind: largest_window(parameters, kind, budget, history=history, finish=finish, gpus=gpus) for kind in DTYPES
+        },
     )
 
 
