@@ -88,7 +88,7 @@ def _groups_of(model: Any, options: Group) -> list[Group]:  # noqa: ANN401 - see
     if isinstance(model, int | float) and not isinstance(model, bool):
         if not model >= 1 or model % 1:
             raise ValueError(f"GGT.memory: a number of parameters must be a whole number from 1 on, got {model!r}")
-        model = [torch.empty(int(model), device="meta", requires_grad=True)]
+        model = [torch.empty(1, int(model), device="meta", requires_grad=True)]  # as a matrix, for its finish
     elif isinstance(model, nn.Module):
         model = model.parameters()
     elif isinstance(model, Tensor | str | bytes) or not isinstance(model, Iterable):
