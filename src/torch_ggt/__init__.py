@@ -5,6 +5,7 @@
 """
 
 from torch_ggt.ggt import GGT
+from torch_ggt.groups import param_groups
 from torch_ggt.solver import apply_inverse_root, coefficients
 from torch_ggt.spectrum import Diagnosis, SpectrumRecorder
 from torch_ggt.whiten import Whitening, whiten
@@ -18,6 +19,7 @@ __all__ = [
     "Window",
     "apply_inverse_root",
     "coefficients",
+    "param_groups",
     "whiten",
 ]
 

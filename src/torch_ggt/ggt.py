@@ -3,9 +3,10 @@
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
+from torch_ggt.memory import Memory, memory_of
 from torch_ggt.step import FullMatrixOptimizer
 
 if TYPE_CHECKING:  # a build of torch without distributed has none
@@ -103,3 +104,41 @@ class GGT(FullMatrixOptimizer):
     ) -> None:
         options = {name: value for name, value in locals().items() if name not in ("self", "params", "__class__")}
         super().__init__(params, **options)
+
+    @staticmethod
+    def memory(
+        model: nn.Module | ParamsT | int,
+        *,
+        window: int = 20,
+        window_dtype: torch.dtype | str | None = None,
+        history: str = "momentum",
+        scope: str = "model",
+        finish: str = "none",
+        ranks: int = 1,
+    ) -> Memory:
+        """The bytes of the state of this optimizer, before anything is allocated.
+
+        They are counted as after a step in which every trainable parameter has a gradient. Parameters, gradients and
+        the scratch memory of a step are not counted.
+
+        Args:
+            model: a model (the meta device will do), parameters, param groups, or a number of parameters.
+            window: as in GGT, like the next four. What a param group says comes first.
+            window_dtype: see ``window``.
+            history: see ``window``.
+            scope: see ``window``.
+            finish: see ``window``.
+            ranks: over how many ranks ``process_group`` splits the window. The bytes are those of the first rank, which
+                has most. A DTensor is split already, and counts as on this rank.
+
+        Example:
+            >>> print(GGT.memory(5_300_000, window_dtype="bfloat16"))
+            5,300,000 parameters; bytes in all, and for each:
+            window     212 MB     40.00
+            row       21.2 MB      4.00
+            buffers   21.2 MB      4.00
+            small     3.54 kB      0.00
+            total      254 MB     48.00
+        """
+        options = {"window": window, "window_dtype": window_dtype, "history": history, "scope": scope, "finish": finish}
+        return memory_of(model, ranks=ranks, **options)
