@@ -5,10 +5,22 @@
 """
 
 from torch_ggt.ggt import GGT
+from torch_ggt.relatives import Adadelta, AdaGrad, NAdam, RMSprop
 from torch_ggt.solver import apply_inverse_root, coefficients
 from torch_ggt.spectrum import Diagnosis, SpectrumRecorder
 from torch_ggt.window import Window
 
-__all__ = ["GGT", "Diagnosis", "SpectrumRecorder", "Window", "apply_inverse_root", "coefficients"]
+__all__ = [
+    "GGT",
+    "AdaGrad",
+    "Adadelta",
+    "Diagnosis",
+    "NAdam",
+    "RMSprop",
+    "SpectrumRecorder",
+    "Window",
+    "apply_inverse_root",
+    "coefficients",
+]
 
 __version__ = "0.1.0"

@@ -63,11 +63,13 @@ class TritonBackend(TorchBackend):
         return newest.view(window.decay.shape)
 
     def coefficients(
-        self, window: Any, rhs: Tensor, *, eps: float, jitter: float, solver: str, tolerance: float  # noqa: ANN401
+        self, window: Any, rhs: Tensor, *, eps: float, jitter: float, solver: str, tolerance: float,  # noqa: ANN401
+        shift: float = 0.0,
     ) -> Tensor:  # fmt: skip
-        """As `TorchBackend.coefficients`; the shifted solves are one launch."""
-        if solver == "eigh" or jitter == 0:
-            return super().coefficients(window, rhs, eps=eps, jitter=jitter, solver=solver, tolerance=tolerance)
+        """As `TorchBackend.coefficients`; the shifted solves are one launch, unless M itself is shifted."""
+        if solver == "eigh" or jitter == 0 or shift != 0:
+            how: Any = {"eps": eps, "jitter": jitter, "solver": solver, "tolerance": tolerance}
+            return super().coefficients(window, rhs, **how, shift=shift)
         r = window.size
         grams, decays = window.gram.view(-1, r, r), window.decay.view(-1, r)
         found = root.coefficients(grams, decays, rhs.reshape(-1, r), eps=eps, jitter=jitter, tolerance=tolerance)
