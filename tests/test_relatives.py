@@ -7,7 +7,7 @@ import torch
 from helpers import flat, make_parameters, take_step
 from torch.optim import lr_scheduler
 
-from torch_ggt import AdaGrad, Adadelta, NAdam, RMSprop, reference
+from torch_ggt import Adadelta, AdaGrad, NAdam, RMSprop, reference
 
 SHAPES = ((2, 3), (3,), (2, 2), ())
 PARTS = {"model": [[0, 1, 2, 3]], "group": [[0, 2], [1, 3]], "parameter": [[0], [1], [2], [3]]}
@@ -165,8 +165,8 @@ def test_a_gradient_that_is_not_finite_leaves_everything_alone(name, scope):
         run(other, found, [*gradients[:6], bad, *gradients[6:]])
     assert (one.skipped, other.skipped) == (0, 1)
     assert torch.equal(flat(found), flat(expected))
-    for mine, theirs in zip(expected, found, strict=True):
-        mine, theirs = one.state[mine], other.state[theirs]
+    for first, second in zip(expected, found, strict=True):
+        mine, theirs = one.state[first], other.state[second]
         assert all(torch.equal(mine[key], theirs[key]) for key in mine if key != "skipped")
 
 
@@ -280,7 +280,7 @@ def test_momentum_that_is_not_there_cannot_be_cycled(name):
     lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=10)
     for parameter in parameters:
         parameter.grad = torch.ones_like(parameter)
-    with pytest.raises(ValueError, match="has no momentum.*cycle_momentum=False"):
+    with pytest.raises(ValueError, match=r"has no momentum.*cycle_momentum=False"):
         optimizer.step()
 
 

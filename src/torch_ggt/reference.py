@@ -224,8 +224,9 @@ def dense_nadam(
     diagonal: bool = False,
 ) -> list[Tensor]:
     """V̂ and m over the window; u = [V̂^½ + εI]⁻¹ ((1 - μ_t)/(1 - Πμ_{≤t}) g + μ_{t+1}/(1 - Πμ_{≤t+1}) m)."""
-    (beta1, beta2), kept, product = betas, [], 1.0
-    steps = []
+    beta1, beta2 = betas
+    kept: list[Tensor] = []
+    steps, product = [], 1.0
     for t, gradient in enumerate(gradients, start=1):
         kept = [gradient.double(), *kept][:window]
         total = sum(beta2**age for age in range(len(kept)))
@@ -255,8 +256,8 @@ def dense_adadelta(
         V, S = (_padded(columns, window, g.numel()) for columns in (G, H))
         V, S = V @ V.T, S @ S.T
         of_v, of_s = (eps + jitter * (float(matrix.trace()) / window + eps) for matrix in (V, S))
-        p = _applied(lambda x, shift=of_v: (x + shift).rsqrt(), V, g, diagonal)
-        u = _applied(lambda x, shift=of_s: eps**0.5 + x / ((x + shift).sqrt() + eps**0.5), S, p, diagonal)
+        p = _applied(lambda x: (x + of_v).rsqrt(), V, g, diagonal)  # noqa: B023 - called at once
+        u = _applied(lambda x: eps**0.5 + x / ((x + of_s).sqrt() + eps**0.5), S, p, diagonal)  # noqa: B023
         H = [(1 - rho) ** 0.5 * u, *(rho**0.5 * column for column in H)][:window]
         steps.append(u)
     return steps

@@ -1,9 +1,9 @@
 """The relatives of GGT: RMSprop, NAdam, Adadelta and AdaGrad with the full matrix.
 
-torch.optim has optimizers with these names (it writes Adagrad). Those divide each coordinate by its own root mean
-square: they use the diagonal of the second-moment matrix V. The optimizers here are the full-matrix forms. They have the
-same weights, the same bias corrections and the same place for ε, and V is the whole matrix, summed over a window of the
-last gradients. docs/relatives.md has the formulas.
+torch.optim has optimizers with these names (it writes Adagrad). They divide each coordinate by its own root mean
+square: they use the diagonal of the second-moment matrix V. The optimizers here are the full-matrix forms. Their
+weights, bias corrections and ε are those of torch.optim, and V is the whole matrix, summed over a window of the last
+gradients. docs/relatives.md has the formulas.
 
 >>> from torch_ggt import RMSprop
 >>> optimizer = RMSprop(torch.nn.Linear(2, 1).parameters(), lr=1e-2, window=10)

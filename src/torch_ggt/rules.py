@@ -168,11 +168,13 @@ class MeanSquare(Rule):
 
     def ages(self, options: Mapping[str, Any]) -> tuple[float, float]:
         """√α, because V ages by α."""
-        return 0.0, options["betas"][1] ** 0.5
+        alpha: float = options["betas"][1]
+        return 0.0, alpha**0.5
 
     def target(self, block: Block, newest: Tensor) -> Tensor:
         """g."""
-        return newest / (1 - block.options["betas"][1]) ** 0.5
+        alpha: float = block.options["betas"][1]
+        return newest / (1 - alpha) ** 0.5
 
 
 class MeanSquareMomentum(MeanSquare):
@@ -193,9 +195,9 @@ class MeanSquareMomentum(MeanSquare):
 
 
 class RatioOfRoots(MeanSquare):
-    """u = (S + εI)^½ (V + εI)^(-½) g (Adadelta): V is a mean square of gradients, S a mean square of the steps u before.
+    """u = (S + εI)^½ (V + εI)^(-½) g (Adadelta): V is a mean square of gradients, S of the steps u before.
 
-    p = (V + εI)^(-½) g is in the span of the gradients. It is not in the span of the steps, which are the columns H with
+    p = (V + εI)^(-½) g is in the span of the gradients. It is not in the span of the steps, the columns of H with
     S = H Hᵀ. For every function f and every p, f(S) p = f(0) p + H h(HᵀH) Hᵀ p with h(x) = (f(x) - f(0))/x. The root
     f(x) = √(x + ε) has h(x) = 1/(√(x + ε) + √ε), which is the function of the solver once more:
 
@@ -251,8 +253,8 @@ class LookAhead(Rule):
         beta1, beta2 = options["betas"]
         if beta1**2 > beta2:
             raise ValueError(
-                f"NAdam: β₁ must be at most √β₂, got betas={options['betas']!r}: momentum truncated to the window would "
-                "weigh its oldest rows the most. Lower β₁, or raise β₂."
+                f"NAdam: β₁ must be at most √β₂, got betas={options['betas']!r}: momentum truncated to the window "
+                "would weigh its oldest rows the most. Lower β₁, or raise β₂."
             )
 
     def ages(self, options: Mapping[str, Any]) -> tuple[float, float]:
