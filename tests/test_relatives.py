@@ -1,13 +1,15 @@
 """The relatives are the full-matrix forms of their namesakes in torch.optim, and members like any other."""
 
 import io
+import warnings
 
 import pytest
 import torch
 from helpers import flat, make_parameters, take_step
 from torch.optim import lr_scheduler
 
-from torch_ggt import Adadelta, AdaGrad, NAdam, RMSprop, reference
+from torch_ggt import Adadelta, AdaGrad, NAdam, RMSprop, backends, reference
+from torch_ggt.backends import HostBackend, TorchBackend
 
 SHAPES = ((2, 3), (3,), (2, 2), ())
 PARTS = {"model": [[0, 1, 2, 3]], "group": [[0, 2], [1, 3]], "parameter": [[0], [1], [2], [3]]}
@@ -83,8 +85,10 @@ def test_the_diagonal_of_the_dense_form_is_torchs_optimizer(name):
 
 
 @every_member
-@every_scope
-@pytest.mark.parametrize(("window", "jitter"), [(100, 0.0), (7, 0.0), (7, 1e-3)])
+@pytest.mark.parametrize(
+    ("scope", "window", "jitter"),
+    [("model", 100, 0.0), ("model", 7, 0.0), ("group", 7, 1e-3), ("parameter", 7, 0.0), ("parameter", 7, 1e-3)],
+)
 def test_a_member_is_its_dense_form(name, scope, window, jitter):
     _, own, dense, _ = MEMBERS[name]
     parameters, gradients = make_parameters(SHAPES), gradients_of(100)
@@ -190,6 +194,26 @@ def test_a_member_resumes_bitwise(name, scope):
     for index, entry in mine.items():
         assert entry.keys() == theirs[index].keys()
         assert all(torch.equal(entry[key], theirs[index][key]) for key in entry)
+
+
+@every_member
+@every_scope
+def test_a_device_that_the_host_does_not_watch_makes_the_same_steps(name, scope, monkeypatch):
+    """What is not taken is masked there: a NaN, a matrix without gradients, a parameter that comes late."""
+    gradients = gradients_of(9)
+    gradients[0][1] = gradients[1][1] = gradients[4][2] = gradients[7][0] = None
+    gradients[5][3] = torch.tensor(torch.nan, dtype=torch.float64)
+    gradients[2] = [torch.zeros_like(gradient) for gradient in gradients[2]]
+    found = []
+    for backend in (HostBackend(), TorchBackend()):
+        monkeypatch.setattr(backends, "choose", lambda _, backend=backend: backend)
+        parameters = make_parameters(SHAPES)
+        optimizer = make(name, parameters, scope=scope, solver="cholesky")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the host tells of the step that it skips
+            found.append(run(optimizer, parameters, gradients))
+        assert optimizer.skipped == 1
+    torch.testing.assert_close(*found, rtol=1e-10, atol=1e-12)
 
 
 def test_numbers_of_another_shape_are_refused():
