@@ -1,7 +1,9 @@
 """The relatives are the full-matrix forms of their namesakes in torch.optim, and members like any other."""
 
 import io
+import re
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -325,3 +327,12 @@ def test_a_mean_that_is_changed_to_a_sum_is_refused():
     optimizer.param_groups[0]["betas"] = optimizer.param_groups[1]["betas"] = (0.0, 1.0)
     with pytest.raises(ValueError, match="alpha must be below 1"):
         run(optimizer, parameters, gradients_of(1))
+
+
+def test_the_examples_of_the_page_run():
+    page = (Path(__file__).parent.parent / "docs" / "relatives.md").read_text()
+    names = {}
+    examples = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert len(examples) == 2
+    for code in examples:
+        exec(compile(code, "docs/relatives.md", "exec"), names)
