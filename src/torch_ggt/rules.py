@@ -173,8 +173,8 @@ class MeanSquare(Rule):
 
     def target(self, block: Block, newest: Tensor) -> Tensor:
         """g."""
-        alpha: float = block.options["betas"][1]
-        return newest / (1 - alpha) ** 0.5
+        weight: float = (1 - block.options["betas"][1]) ** 0.5
+        return newest / weight
 
 
 class MeanSquareMomentum(MeanSquare):
