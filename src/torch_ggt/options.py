@@ -165,6 +165,7 @@ OPTIONS: dict[str, Option] = {
     "nesterov": Option(False, check_flag, "matrix", ranks=True),
     "adjust_lr_fn": Option("match_rms_adamw", one_of(_SCALES), "matrix", ranks=True),
     "solver": Option("auto", solver, "matrix", ranks=True),
+    "momentum_decay": Option(4e-3, number, "matrix", ranks=True),  # of NAdam alone
     "nonfinite": Option("skip", one_of(("skip", "raise")), "step", ranks=True),
     "maximize": Option(False, check_flag),
     "capturable": Option(False, check_flag),

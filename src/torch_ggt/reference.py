@@ -5,13 +5,17 @@ half of the digits. Every method maps a sequence of stochastic gradients (1-D te
 used as x ← x - η·u_t. Symbols are the paper's: window r, decay β₂, G_t with columns g_{t-k} = β₂^k ∇f(x_{t-k}).
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
 
 __all__ = [
     "GGTReference",
+    "dense_adadelta",
+    "dense_adagrad",
+    "dense_nadam",
+    "dense_rmsprop",
     "diagonal_adagrad",
     "diagonal_forgetting",
     "full_adagrad",
@@ -168,3 +172,111 @@ class GGTReference:
             columns[:, age] = weight * vector
             weight *= self._betas[age][which]  # the step after which this vector's successor came
         return columns
+
+
+# ---- the relatives: V = G Gᵀ with G of shape (d, window), newest column first ----------------------------------------
+#
+# ``diagonal`` removes the off-diagonal entries of V: with a window as long as the run, what is left is torch.optim's.
+
+
+def dense_adagrad(
+    gradients: Iterable[Tensor], *, window: int, eps: float, jitter: float = 0.0, diagonal: bool = False
+) -> list[Tensor]:
+    """V ← V + g gᵀ, from zero again after every ``window`` steps; u = [V^½ + εI]⁻¹ g."""
+    columns: list[Tensor] = []
+    steps = []
+    for gradient in gradients:
+        columns = [gradient.double(), *(columns if len(columns) < window else [])]
+        steps.append(_inverse_root(_padded(columns, window), columns[0], eps, jitter, diagonal))
+    return steps
+
+
+def dense_rmsprop(
+    gradients: Iterable[Tensor],
+    *,
+    window: int,
+    alpha: float,
+    eps: float,
+    momentum: float = 0.0,
+    jitter: float = 0.0,
+    diagonal: bool = False,
+) -> list[Tensor]:
+    """V ← α V + (1 - α) g gᵀ; u = [V^½ + εI]⁻¹ g; b ← μ b + u is the step."""
+    columns: list[Tensor] = []
+    steps = []
+    b: Tensor | float = 0.0
+    for gradient in gradients:
+        g = gradient.double()
+        columns = [(1 - alpha) ** 0.5 * g, *(alpha**0.5 * column for column in columns)][:window]
+        b = momentum * b + _inverse_root(_padded(columns, window), g, eps, jitter, diagonal)
+        steps.append(b)
+    return steps
+
+
+def dense_nadam(
+    gradients: Iterable[Tensor],
+    *,
+    window: int,
+    betas: tuple[float, float],
+    eps: float,
+    momentum_decay: float,
+    jitter: float = 0.0,
+    diagonal: bool = False,
+) -> list[Tensor]:
+    """V̂ and m over the window; u = [V̂^½ + εI]⁻¹ ((1 - μ_t)/(1 - Πμ_{≤t}) g + μ_{t+1}/(1 - Πμ_{≤t+1}) m)."""
+    beta1, beta2 = betas
+    kept: list[Tensor] = []
+    steps, product = [], 1.0
+    for t, gradient in enumerate(gradients, start=1):
+        kept = [gradient.double(), *kept][:window]
+        total = sum(beta2**age for age in range(len(kept)))
+        columns = [(beta2**age / total) ** 0.5 * g for age, g in enumerate(kept)]
+        m = sum((1 - beta1) * beta1**age * g for age, g in enumerate(kept))
+        mu, ahead = (beta1 * (1 - 0.5 * 0.96 ** (time * momentum_decay)) for time in (t, t + 1))
+        product *= mu
+        y = (1 - mu) / (1 - product) * kept[0] + ahead / (1 - product * ahead) * m
+        steps.append(_inverse_root(_padded(columns, window), y, eps, jitter, diagonal))
+    return steps
+
+
+def dense_adadelta(
+    gradients: Iterable[Tensor], *, window: int, rho: float, eps: float, jitter: float = 0.0, diagonal: bool = False
+) -> list[Tensor]:
+    """V ← ρ V + (1 - ρ) g gᵀ; u = (S + εI)^½ (V + εI)^(-½) g; S ← ρ S + (1 - ρ) u uᵀ.
+
+    The jitter δ = jitter·(tr/window + ε) of each matrix makes (V + εI) to (V + εI + δI), and √(x + ε) of an eigenvalue
+    x of S to √ε + x/(√(x + ε + δ) + √ε).
+    """
+    G: list[Tensor] = []
+    H: list[Tensor] = []
+    steps = []
+    for gradient in gradients:
+        g = gradient.double()
+        G = [(1 - rho) ** 0.5 * g, *(rho**0.5 * column for column in G)][:window]
+        V, S = (_padded(columns, window, g.numel()) for columns in (G, H))
+        V, S = V @ V.T, S @ S.T
+        of_v, of_s = (eps + jitter * (float(matrix.trace()) / window + eps) for matrix in (V, S))
+        p = _applied(lambda x: (x + of_v).rsqrt(), V, g, diagonal)  # noqa: B023 - called at once
+        u = _applied(lambda x: eps**0.5 + x / ((x + of_s).sqrt() + eps**0.5), S, p, diagonal)  # noqa: B023
+        H = [(1 - rho) ** 0.5 * u, *(rho**0.5 * column for column in H)][:window]
+        steps.append(u)
+    return steps
+
+
+def _padded(columns: list[Tensor], window: int, size: int = 0) -> Tensor:
+    """The columns side by side, and zeros where the window is not filled."""
+    zeros = torch.zeros(columns[0].numel() if columns else size, dtype=torch.float64)
+    return torch.stack([*columns, *[zeros] * (window - len(columns))], 1)
+
+
+def _inverse_root(G: Tensor, v: Tensor, eps: float, jitter: float, diagonal: bool) -> Tensor:
+    return v / (G.square().sum(1).sqrt() + eps) if diagonal else inverse_root(G, v, eps=eps, jitter=jitter)
+
+
+def _applied(function: Callable[[Tensor], Tensor], matrix: Tensor, v: Tensor, diagonal: bool) -> Tensor:
+    """function(matrix) v, by its eigenvalues."""
+    if diagonal:
+        return function(matrix.diagonal()) * v
+    eigenvalues, vectors = torch.linalg.eigh(matrix)
+    found: Tensor = vectors @ (function(eigenvalues.clamp_min(0)) * (vectors.T @ v))
+    return found

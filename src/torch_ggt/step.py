@@ -85,15 +85,16 @@ def push(block: Block, taken: Tensor) -> Tensor:
 def solve(block: Block, a: Tensor) -> Tensor:
     """c = [(M + δI)^½ + εI]⁻¹ a, M shrunk; with the paper's interpolation with SGD and the factor of adjust_lr_fn."""
     options = block.options
-    c = block.backend.coefficients(
-        block.window,
-        a,
-        eps=options["eps"],
-        jitter=options["jitter"],
-        solver=options["solver"],
-        tolerance=_TOLERANCE.get(block.window.rows.dtype, _DEFAULT_TOLERANCE),
-        shrinkage=options["shrinkage"],
-    )
+    block.how = {
+        "jitter": options["jitter"],
+        "solver": options["solver"],
+        "tolerance": _TOLERANCE.get(block.window.rows.dtype, _DEFAULT_TOLERANCE),
+        "shrinkage": options["shrinkage"],
+    }
+    if block.rule.solve is None:
+        c = block.backend.coefficients(block.window, a, eps=options["eps"], **block.how)
+    else:
+        c = block.rule.solve(block, a)
     if options["sgd_scale"] != 0:
         c = c + options["sgd_scale"] * a
     scale = options["adjust_lr_fn"]
@@ -112,9 +113,7 @@ def expand(block: Block, c: Tensor, taken: Tensor) -> None:
     window = block.window
     step = block.backend.expand(window.rows, window.decay * c, window.gram, block.row, window.borders)
     if block.rule.follow is not None:
-        for view, parameter in zip(block.row_views, block.parameters, strict=True):
-            if parameter.grad is None:
-                view.zero_()  # such a parameter makes no step
+        block.zero_missing()  # a parameter without a gradient makes no step
         block.row.copy_(block.rule.follow(block, step, taken))
 
 

@@ -55,8 +55,10 @@ class Block:
         window: the flat window; ``windows`` holds it and those that the rule asks for besides.
         row: flat, what enters the window, then the step; ``row_views`` are its parts, one for each parameter.
         buffers: by name, a flat tensor and its parts.
+        numbers: by name, what the rule remembers of each matrix beside its windows: float64, shape of ``window.count``.
         rms_scale: 0.2·√(elements of the matrix): the factor of adjust_lr_fn="match_rms_adamw".
         sums, carry, pending, active, complete: of the step that is under way; see `backends.plain`.
+        how: of the step that is under way, the jitter, solver and tolerance of its r × r functions.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class Block:
         self.pending: list[tuple[Tensor, Tensor]] = []
         self.active: Tensor | None = None
         self.complete = True
+        self.how: dict[str, Any] = {}
 
     # ---- making ----------------------------------------------------------------------------------------------------
 
@@ -101,7 +104,7 @@ class Block:
         spare = next((block for block in spares if block._fits(made, size, dtype, device)), None)
         if spare is not None:
             made.windows, made.row, made.skipped = spare.windows, spare.row, spare.skipped
-            made.buffers = spare.buffers
+            made.buffers, made.numbers = spare.buffers, spare.numbers
         else:
             made.windows = {
                 name: allocate_window(size, layout.columns, dtype, device, made.matrix_borders)
@@ -111,6 +114,7 @@ class Block:
             flats = {name: torch.zeros_like(made.row) for name in made._buffer_names()}
             made.buffers = {name: (flat, layout.views(flat)) for name, flat in flats.items()}
             made.skipped = torch.zeros_like(made.windows["window"].count)
+            made.numbers = {name: torch.zeros_like(made.skipped, dtype=torch.float64) for name in self.rule.numbers}
         made.window = made.windows["window"]
         made.backend = made.window.backend
         applied_as_it_is = not self.finishes and self.rule.follow is None and isinstance(self.sink, Parameters)
@@ -153,6 +157,7 @@ class Block:
             and (self.window.size, self.window.rows.dtype, self.row.device) == (size, dtype, device)
             and list(self.windows) == ["window", *made.rule.windows]
             and list(self.buffers) == made._buffer_names()
+            and tuple(self.numbers) == made.rule.numbers
         )
 
     def _buffer_names(self) -> list[str]:
@@ -173,7 +178,7 @@ class Block:
         found = {
             matrix_key(name, key): getattr(window, key) for name, window in self.windows.items() for key in MATRIX_KEYS
         }
-        found["skipped"] = self.skipped
+        found |= {**self.numbers, "skipped": self.skipped}
         return {key: tensor[index] for key, tensor in found.items()} if self.batched else found
 
     # ---- one step --------------------------------------------------------------------------------------------------
@@ -203,6 +208,12 @@ class Block:
         if self.row.is_cuda and torch.cuda.is_current_stream_capturing():
             self._kept.append(self.active)  # the graph will read it for as long as it lives
 
+    def zero_missing(self) -> None:
+        """Make ``row`` zero in the columns of parameters without a gradient."""
+        for view, parameter in zip(self.row_views, self.parameters, strict=True):
+            if parameter.grad is None:
+                view.zero_()
+
     def nonfinite_gradient(self) -> Member | None:
         """The first member of which a gradient that is here is not finite; waits for the device."""
         for member, gradient in zip(self.allotted, self.gradients(), strict=True):
@@ -218,6 +229,7 @@ class Block:
     row: Tensor
     row_views: list[Tensor]
     buffers: dict[str, tuple[Tensor, list[Tensor]]]
+    numbers: dict[str, Tensor]
     skipped: Tensor
     rms_scale: Tensor
     descends: bool

@@ -135,7 +135,8 @@ def _numbered(saved_groups: list[Group], groups: list[Group]) -> Iterator[tuple[
 
 def _matrix_keys(rule: Rule) -> list[str]:
     """The keys of the state that one parameter of a matrix has."""
-    return [*(matrix_key(name, key) for name in ("window", *rule.windows) for key in MATRIX_KEYS), "skipped"]
+    of_windows = (matrix_key(name, key) for name in ("window", *rule.windows) for key in MATRIX_KEYS)
+    return [*of_windows, *rule.numbers, "skipped"]
 
 
 # ---- checking ------------------------------------------------------------------------------------------------------
@@ -257,7 +258,7 @@ def _check_shapes(entry: dict[str, Any], group: Group, parameter: Tensor, index:
     for name in ("window", *rule.windows):
         of_matrix = {"gram": (size, size), "decay": (size,), "momentum": (size,), "position": (), "count": ()}
         expected |= {name: (size, *shape)} | {matrix_key(name, key): value for key, value in of_matrix.items()}
-    expected["skipped"] = ()
+    expected |= dict.fromkeys((*rule.numbers, "skipped"), ())
     for key, wanted in expected.items():
         if key not in entry:
             continue
