@@ -40,9 +40,6 @@ class Local:
     alone = True
     rank, ranks = 0, 1
 
-    def __init__(self) -> None:
-        self._replicas: dict[Tensor, int] = {}  # how many ranks hold the piece of a parameter; one, if it is not here
-
     def sum(self, blocks: Sequence[Any]) -> Tensor:
         """Add up the sums of every block over all ranks; whether this step is taken, for all blocks alike.
 
@@ -69,7 +66,7 @@ class Local:
 
     def weight(self, parameter: Tensor) -> float:
         """One divided by the number of ranks that hold this very piece."""
-        return 1 / self._replicas.get(parameter, 1)
+        return 1.0
 
     def gradient(self, parameter: Tensor, piece: Piece) -> Tensor:
         """The piece of a gradient, real. A gradient that is split otherwise than its parameter is split anew."""
@@ -113,7 +110,6 @@ class Sharded(Local):
     alone = False
 
     def __init__(self, group: Any, *, split: bool) -> None:  # noqa: ANN401 - a ProcessGroup
-        super().__init__()
         _check_alive(group)
         self.group = group
         self.split = split
@@ -122,6 +118,7 @@ class Sharded(Local):
         if self.rank < 0:
             raise ValueError("GGT: this process is not part of the process_group it was given")
         self._meshes: dict[str, Any] = {}
+        self._replicas: dict[Tensor, int] = {}
         self._gathering = Gathering(group)
         self._given: deque[Tensor] = deque(maxlen=8)
 
@@ -162,6 +159,10 @@ class Sharded(Local):
 
             self._meshes[kind] = DeviceMesh.from_group(self.group, kind)
         return slice_of(parameter, self.rank, self.ranks, self._meshes[kind])
+
+    def weight(self, parameter: Tensor) -> float:
+        """One divided by the number of ranks that hold this very piece: known since the ranks agreed."""
+        return 1 / self._replicas[parameter]
 
     def agree(self, claim: Callable[[], Claim]) -> None:
         """Compare what all ranks are about to do, and count who holds which piece."""

@@ -25,6 +25,8 @@ from torch_ggt.window import Window
 
 __all__ = ["SpectrumRecord", "SpectrumRecorder"]
 
+_Call = tuple[tuple[Any, ...], dict[str, Any]]  # the arguments of a step
+
 
 @dataclass(frozen=True)
 class SpectrumRecord:
@@ -159,9 +161,7 @@ class SpectrumRecorder:
             "cost": self.cost,
         }
 
-    def _before(
-        self, _: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    def _before(self, _: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call | None:
         if (self._steps + 1) % self._every == 0:
             self._skipped = self._owner.skipped
         return self._owner.before(args, kwargs) if isinstance(self._owner, _GradientWindow) else None
@@ -244,7 +244,7 @@ class _GradientWindow(FullMatrixOptimizer):
         name, memory = str(dtype).removeprefix("torch."), readable(window_bytes(size, columns, dtype))
         return f"a window of its own: {size} × {columns:,} {name} = {memory} (and a row), and one pass over it per step"
 
-    def before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    def before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call | None:
         """Push the gradients. With a closure, return the arguments of a step whose closure pushes them."""
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if closure is None:
