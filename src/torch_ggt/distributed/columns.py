@@ -91,6 +91,16 @@ class Local:
     def changed(self, length: int, device: torch.device) -> None:
         """Join the all-reduce of a step that this rank cannot make: nobody else has to know."""
 
+    def bring(self, block: Any, places: Sequence[int]) -> dict[int, Tensor]:  # noqa: ANN401 - a Block
+        """The whole steps of the parameters at ``places``, each on the one rank that finishes it: all here."""
+        return {place: block.row_views[place] for place in places}
+
+    def give_back(self, block: Any, places: Sequence[int], steps: dict[int, Tensor]) -> None:  # noqa: ANN401
+        """Put what became of the steps of `bring` into the flat step of every rank."""
+        for place in places:
+            if steps[place] is not block.row_views[place]:
+                block.row_views[place].copy_(steps[place])
+
     def share(self, blocks: Sequence[Any]) -> None:
         """Give all ranks the pieces of parameters that each of them has changed: nobody else needs them."""
 
