@@ -23,6 +23,7 @@ from torch.autograd.graph import increment_version
 
 from torch_ggt.distributed.agreement import Claim, agree
 from torch_ggt.distributed.gathering import Gathering
+from torch_ggt.distributed.owners import Box, Owners
 from torch_ggt.distributed.pieces import Piece, is_dtensor, piece_of_dtensor, slice_of, whole
 
 __all__ = ["Columns", "Local", "Sharded", "check_group", "choose"]
@@ -127,8 +128,9 @@ class Sharded:
         if self.rank < 0:
             raise ValueError("GGT: this process is not part of the process_group it was given")
         self._meshes: dict[str, Any] = {}
-        self._replicas: dict[Tensor, int] = {}
+        self._boxes: dict[Tensor, list[Box]] = {}
         self._gathering = Gathering(group)
+        self._owners = Owners(group)
 
     def sum(self, blocks: Sequence[Any]) -> Tensor:
         """Add up the sums of all blocks and ranks by one all-reduce; whether all of them are finite."""
@@ -164,7 +166,8 @@ class Sharded:
 
     def weight(self, parameter: Tensor) -> float:
         """Known since the ranks agreed."""
-        return 1 / self._replicas[parameter]
+        piece = self.piece(parameter)
+        return 1 / self._boxes[parameter].count((piece.offsets, piece.sizes))
 
     def gradient(self, parameter: Tensor, piece: Piece) -> Tensor:
         """The piece of the gradient; one that is split otherwise than its parameter is split anew."""
@@ -181,9 +184,18 @@ class Sharded:
         return piece.cut(_full(value))
 
     def agree(self, claim: Callable[[], Claim]) -> None:
-        """Compare what all ranks are about to do, and count who holds which piece."""
+        """Compare what all ranks are about to do, and learn who holds which piece."""
         _check_alive(self.group)
-        self._replicas.update(agree(self.group, claim, self.piece))
+        self._boxes.update(agree(self.group, claim, self.piece))
+
+    def bring(self, block: Any, places: Sequence[int]) -> dict[int, Tensor]:  # noqa: ANN401 - a Block
+        """The whole steps that this rank finishes."""
+        return self._owners.bring(block, places, [self._boxes[block.parameters[place]] for place in places])
+
+    def give_back(self, block: Any, places: Sequence[int], steps: dict[int, Tensor]) -> None:  # noqa: ANN401
+        """Send the finished steps to all ranks that hold a part of them."""
+        boxes = [self._boxes[block.parameters[place]] for place in places]
+        self._owners.give_back(block, places, boxes, steps)
 
     def share(self, blocks: Sequence[Any]) -> None:
         """Gather the parts of plain parameters that we split; autograd is told of the shards that we changed."""
