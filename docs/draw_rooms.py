@@ -34,6 +34,7 @@ WORDS = {
     "layout": (1, "spans of a flat vector"),
     "rules": (2, "what enters the window"),
     "finish": (3, "what becomes of a step"),
+    "polar": (3, "U Vᵀ of a matrix"),
     "quadrature": (4, "nodes of the solver"),
     "parameters": (5, "names, devices, errors"),
     "sinks": (6, "where a step goes"),

@@ -32,8 +32,8 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 # Every room, from the ground up. A room imports only rooms that stand on a line above its own.
 ORDER = [
-    {"finish", "groups", "layout", "parameters", "quadrature", "reference", "rules", "shrinkage", "sinks"},
-    {"distributed", "scopes", "solver"},
+    {"groups", "layout", "parameters", "polar", "quadrature", "reference", "rules", "shrinkage", "sinks"},
+    {"distributed", "finish", "scopes", "solver"},
     {"options"},
     {"backends"},
     {"window"},
@@ -363,7 +363,7 @@ class Heavy(Finish):
 class Signs(Finish):
     """The sign of every element of the step: a shape without a buffer."""
 
-    def shape(self, steps, options):
+    def shape(self, steps, small, options, taken):
         return [step.sign() for step in steps]
 
 

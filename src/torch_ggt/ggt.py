@@ -1,5 +1,6 @@
 """GGT, the paper's optimizer: its options, and what they mean. The step is in `step`, the rules are in `rules`."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -27,8 +28,9 @@ class GGT(FullMatrixOptimizer):
     Every option that a YAML file can hold may be a string or a number.
 
     Args:
-        params: parameters, named parameters, or param groups. ``lr``, ``weight_decay``, ``maximize`` and ``finish`` may
-            differ between groups; groups that share a matrix must agree on all other options.
+        params: parameters, named parameters, or param groups. ``lr``, ``weight_decay``, ``maximize``, ``finish``,
+            ``finish_beta`` and ``split`` may differ between groups; groups that share a matrix must agree on all other
+            options.
         lr: learning rate η, a float or a 1-element tensor.
         betas: (β₁, β₂): momentum, in [0, 1); decay of the window for each step of age, in (0, 1]. With β₂ = 1 the
             window alone forgets.
@@ -43,7 +45,12 @@ class GGT(FullMatrixOptimizer):
             `torch_ggt.rules.RULES`.
         scope: one full matrix for the whole "model" (the paper), one for each param "group", or one for each
             "parameter". It is the name of a function in `torch_ggt.scopes.SCOPES`.
-        finish: what becomes of each tensor's step: "none" (the paper). It is a name in `torch_ggt.finish.FINISHES`.
+        finish: what becomes of each tensor's step: "none" (the paper), "adam", "polar", "polar_exact", "polar_rows" (a
+            name in `torch_ggt.finish.FINISHES`), or a function of a tensor that returns a tensor of its shape. The
+            finish takes the length of the step for its own: lr is then the learning rate of AdamW, or of Muon with
+            "match_rms_adamw". With history="gradient" it averages the step with β₁. See docs/finishes.md.
+        finish_beta: the decay of the running squares of a finish; None: 0.999 for "adam", 0.95 for "polar_rows".
+        split: for "polar": each matrix is ``split`` equal blocks of rows, such as fused projections of attention.
         sgd_scale: ≥ 0, adds sgd_scale·v to the preconditioned step: the paper's interpolation with SGD. It gives up
             the bound on the length of the step and the invariance to the scale of the loss.
         jitter: δ = jitter·tr(GᵀG)/r, the paper's numerical safeguard: 0, or from 1e-10 to 1. After a gradient spike of
@@ -89,7 +96,9 @@ class GGT(FullMatrixOptimizer):
         window_dtype: torch.dtype | str | None = None,
         history: str = "momentum",
         scope: str = "model",
-        finish: str = "none",
+        finish: str | Callable[[Tensor], Tensor] = "none",
+        finish_beta: float | None = None,
+        split: int = 1,
         sgd_scale: float = 0.0,
         jitter: float = 1e-6,
         shrinkage: float | str = 0.0,

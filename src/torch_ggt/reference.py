@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 __all__ = [
+    "FinishReference",
     "GGTReference",
     "dense_adadelta",
     "dense_adagrad",
@@ -21,6 +22,7 @@ __all__ = [
     "full_adagrad",
     "full_forgetting",
     "inverse_root",
+    "polar_factor",
     "rmsprop",
 ]
 
@@ -172,6 +174,84 @@ class GGTReference:
             columns[:, age] = weight * vector
             weight *= self._betas[age][which]  # the step after which this vector's successor came
         return columns
+
+
+def polar_factor(matrix: Tensor) -> Tensor:
+    """U Vᵀ of a matrix U Σ Vᵀ, by the SVD; singular values below rounding are dropped."""
+    U, sigma, Vt = torch.linalg.svd(matrix.double(), full_matrices=False)
+    kept = sigma > max(matrix.shape) * _ROUNDING * sigma.max()
+    return U[:, kept] @ Vt[kept]
+
+
+class FinishReference:
+    """What becomes of the steps u of one tensor: the literal form of every finish.
+
+    Two orders of averaging and whitening exist. "Whiten, then average" (history="gradient"): u is the step of
+    `GGTReference` with β₁ = 0, and ``averages`` is true. "Average, then whiten" (history="momentum"): u is the step of
+    `GGTReference` with its momentum, and ``averages`` is false.
+
+    Args:
+        finish: "adam", "polar" or "polar_rows"; a tensor that is no matrix is finished by "adam".
+        averages: whether m ← β₁ m + (1 - β₁) u takes the place of u.
+        eps: ε of "adam".
+        beta: the decay of the running squares; None: 0.999, for "polar_rows" 0.95.
+        split: how many matrices stand in each matrix, one below the other.
+        polar: the function that takes a matrix to its polar factor.
+
+    Example:
+        >>> FinishReference("adam", averages=False, eps=0.0).step(torch.tensor([3.0, -4.0]), beta1=0.9)
+        tensor([ 1., -1.], dtype=torch.float64)
+    """
+
+    def __init__(
+        self,
+        finish: str,
+        *,
+        averages: bool,
+        eps: float,
+        beta: float | None = None,
+        split: int = 1,
+        polar: Callable[[Tensor], Tensor] = polar_factor,
+    ) -> None:
+        self.finish, self.averages, self.eps, self.beta = finish, averages, eps, beta
+        self.split, self.polar = split, polar
+        self._time = 0
+        self._first: Tensor | float = 0.0
+        self._squares: Tensor | float = 0.0
+        self._row_squares: dict[int, Tensor] = {}
+
+    def step(self, u: Tensor, *, beta1: float, nesterov: bool = False) -> Tensor:
+        """The finished step, for one more u."""
+        u = u.double()
+        self._time += 1
+        m, weight = u, 1.0
+        if self.averages:
+            self._first = m = beta1 * self._first + (1 - beta1) * u
+            weight = 1 - beta1**self._time  # the sum of the weights of all u in m
+            if nesterov:
+                m, weight = beta1 * m + (1 - beta1) * u, 1 - beta1 ** (self._time + 1)
+        if self.finish != "adam" and u.dim() > 1:
+            return self._by_matrices(m)
+        beta = 0.999 if self.beta is None else self.beta
+        self._squares = beta * self._squares + (1 - beta) * u.square()
+        return (m / weight) / ((self._squares / (1 - beta**self._time)).sqrt() + self.eps)
+
+    def _by_matrices(self, m: Tensor) -> Tensor:
+        """Each matrix of a stack, of a convolution (out × rest), or of a matrix that is split, by itself."""
+        stack = list(m) if m.dim() == 3 else [m.reshape(m.shape[0], -1)]
+        blocks = [block for matrix in stack for block in matrix.chunk(self.split)]
+        return torch.cat([self._of_matrix(i, block) for i, block in enumerate(blocks)]).reshape(m.shape)
+
+    def _of_matrix(self, index: int, matrix: Tensor) -> Tensor:
+        factor = self.polar(matrix)
+        if self.finish == "polar_rows":
+            beta, length = 0.95 if self.beta is None else self.beta, factor.norm()
+            mean_squares = factor.square().mean(1, keepdim=True)
+            before = self._row_squares.get(index, torch.zeros_like(mean_squares))
+            self._row_squares[index] = beta * before + (1 - beta) * mean_squares
+            factor = factor / (self._row_squares[index].sqrt() + 1e-10)
+            factor = factor * length / (factor.norm() + 1e-10)
+        return 0.2 * max(matrix.shape) ** 0.5 * factor
 
 
 # ---- the relatives: V = G Gᵀ with G of shape (d, window), newest column first ----------------------------------------

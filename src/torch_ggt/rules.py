@@ -59,6 +59,8 @@ class Block(Protocol):
     how: dict[str, Any]
     backend: Any
     """``backend.gather(block)`` sets row ← g. With ``buffer`` b: row ← g + β b, and so does b if the step is taken."""
+    finishes: bool
+    """Whether the step is finished before it is applied: by each of its param groups, or by some of them."""
 
     def zero_missing(self) -> None: ...
 
@@ -72,6 +74,8 @@ class Rule:
     """Whether a row of zeros enters a window that holds rows already."""
     numbers: tuple[str, ...] = ()
     """Each is a float64 tensor with one element for each matrix, zero at first. It is saved with the matrix."""
+    finish_averages = False
+    """Whether a finish averages the step with β₁: for a rule that puts no momentum into the step if there is one."""
 
     def check(self, options: Mapping[str, Any]) -> None:
         """Raise ValueError for options with which the rule makes no sense."""
@@ -113,12 +117,17 @@ class Momentum(Rule):
 
 
 class Gradient(Rule):
-    """Raw gradients are in the window (Algorithm 1 as printed); momentum is truncated to the window."""
+    """Raw gradients are in the window (Algorithm 1 as printed); momentum is truncated to the window.
+
+    Where the step is finished, the newest gradient alone is preconditioned, and the finish averages what comes out.
+    """
+
+    finish_averages = True
 
     def check(self, options: Mapping[str, Any]) -> None:
-        """β₁ ≤ β₂."""
+        """β₁ ≤ β₂, without a finish."""
         beta1, beta2 = options["betas"]
-        if beta1 > beta2:
+        if beta1 > beta2 and options["finish"] == "none":
             raise ValueError(
                 f"GGT: history='gradient' needs β₁ ≤ β₂, got betas={options['betas']!r}: momentum truncated to the "
                 "window would weigh its oldest rows the most. Lower β₁, raise β₂, or use history='momentum'."
@@ -126,6 +135,8 @@ class Gradient(Rule):
 
     def target(self, block: Block, newest: Tensor) -> Tensor:
         """Σ β₁^age w_i over the rows; where no row was taken, nothing."""
+        if block.finishes:
+            return newest
         window, options = block.window, block.options
         taken = newest.any(-1, keepdim=True)
         momentum: Tensor = window.momentum_coefficients() * taken

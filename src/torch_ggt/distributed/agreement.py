@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from torch_ggt.distributed.owners import Box
 from torch_ggt.distributed.pieces import Piece
 
 __all__ = ["Claim", "agree", "digest"]
@@ -27,8 +28,8 @@ class Claim(NamedTuple):
     gradients: Sequence[tuple[str, bool]] = ()  #: The names of parameters, and whether each has a gradient.
 
 
-def agree(group: Any, claim: Callable[[], Claim], piece_of: Callable[[Tensor], Piece]) -> dict[Tensor, int]:  # noqa: ANN401
-    """Compare the claims of all ranks. For each parameter, count the ranks that hold the piece of this rank.
+def agree(group: Any, claim: Callable[[], Claim], piece_of: Callable[[Tensor], Piece]) -> dict[Tensor, list[Box]]:  # noqa: ANN401
+    """Compare the claims of all ranks; for each parameter, the boxes that the ranks hold.
 
     If ``claim`` raises on one rank, every rank raises. ``piece_of`` gives the piece of a parameter on this rank.
     """
@@ -48,10 +49,10 @@ def agree(group: Any, claim: Callable[[], Claim], piece_of: Callable[[Tensor], P
         if error is not None:
             raise error
         _compare(claims)
-    return {
-        parameter: _replicas(name, piece, [boxes[index] for _, boxes in everyone])
-        for index, (name, parameter, piece) in enumerate(held)
-    }
+    found = {parameter: [boxes[index] for _, boxes in everyone] for index, (_, parameter, _) in enumerate(held)}
+    for name, parameter, piece in held:
+        _check_whole(name, piece, found[parameter])
+    return found
 
 
 def digest(tensors: Sequence[Tensor]) -> int:
@@ -96,12 +97,11 @@ def _compare(everyone: list[dict[str, Any]]) -> None:
                 )
 
 
-def _replicas(name: str, piece: Piece, boxes: list[Any]) -> int:
-    """How many ranks hold this very piece. The boxes of all ranks together must be the whole parameter."""
+def _check_whole(name: str, piece: Piece, boxes: list[Box]) -> None:
+    """The boxes of all ranks together must be the whole parameter."""
     held = sum(math.prod(sizes) for _, sizes in set(boxes))
     if held != piece.numel:
         raise ValueError(
             f"GGT: the ranks of the process group hold {held} of the {piece.numel} elements of {name}; set "
             "process_group to the group of all ranks that hold a part of it"
         )
-    return boxes.count((piece.offsets, piece.sizes))

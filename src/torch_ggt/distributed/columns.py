@@ -20,6 +20,7 @@ from torch.autograd.graph import increment_version
 
 from torch_ggt.distributed.agreement import Claim, agree
 from torch_ggt.distributed.gathering import Gathering
+from torch_ggt.distributed.owners import Box, Owners
 from torch_ggt.distributed.pieces import Piece, is_dtensor, piece_of_dtensor, slice_of, whole
 
 __all__ = ["Columns", "Local", "Sharded", "check_group", "choose"]
@@ -92,6 +93,16 @@ class Local:
     def changed(self, length: int, device: torch.device) -> None:
         """Join the all-reduce of a step that this rank cannot make."""
 
+    def bring(self, block: Any, places: Sequence[int]) -> dict[int, Tensor]:  # noqa: ANN401 - a Block
+        """The whole steps of the parameters at ``places``, each on the one rank that finishes it: all here."""
+        return {place: block.row_views[place] for place in places}
+
+    def give_back(self, block: Any, places: Sequence[int], steps: dict[int, Tensor]) -> None:  # noqa: ANN401
+        """Put what became of the steps of `bring` into the flat step of every rank."""
+        for place in places:
+            if steps[place] is not block.row_views[place]:
+                block.row_views[place].copy_(steps[place])
+
     def share(self, blocks: Sequence[Any]) -> None:
         """Give all ranks the pieces that each of them has changed."""
 
@@ -118,9 +129,10 @@ class Sharded(Local):
         if self.rank < 0:
             raise ValueError("GGT: this process is not part of the process_group it was given")
         self._meshes: dict[str, Any] = {}
-        self._replicas: dict[Tensor, int] = {}
+        self._boxes: dict[Tensor, list[Box]] = {}
         self._gathering = Gathering(group)
         self._given: deque[Tensor] = deque(maxlen=8)
+        self._owners = Owners(group)
 
     def sum(self, blocks: Sequence[Any]) -> Tensor:
         """Add up the sums of all blocks and ranks by one all-reduce; whether this step is taken."""
@@ -162,12 +174,22 @@ class Sharded(Local):
 
     def weight(self, parameter: Tensor) -> float:
         """One divided by the number of ranks that hold this very piece: known since the ranks agreed."""
-        return 1 / self._replicas[parameter]
+        piece = self.piece(parameter)
+        return 1 / self._boxes[parameter].count((piece.offsets, piece.sizes))
 
     def agree(self, claim: Callable[[], Claim]) -> None:
-        """Compare what all ranks are about to do, and count who holds which piece."""
+        """Compare what all ranks are about to do, and learn who holds which piece."""
         _check_alive(self.group)
-        self._replicas.update(agree(self.group, claim, self.piece))
+        self._boxes.update(agree(self.group, claim, self.piece))
+
+    def bring(self, block: Any, places: Sequence[int]) -> dict[int, Tensor]:  # noqa: ANN401 - a Block
+        """The whole steps that this rank finishes."""
+        return self._owners.bring(block, places, [self._boxes[block.parameters[place]] for place in places])
+
+    def give_back(self, block: Any, places: Sequence[int], steps: dict[int, Tensor]) -> None:  # noqa: ANN401
+        """Send the finished steps to all ranks that hold a part of them."""
+        boxes = [self._boxes[block.parameters[place]] for place in places]
+        self._owners.give_back(block, places, boxes, steps)
 
     def share(self, blocks: Sequence[Any]) -> None:
         """Gather the parts of plain tensors that we split; autograd is told of the shards that we changed."""
