@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from torch_ggt import GGT
+from torch_ggt import GGT, param_groups
 from torch_ggt.finish import FINISHES, Finish
 from torch_ggt.memory import Memory, readable
 
@@ -20,17 +20,18 @@ class Complex(nn.Module):
         self.frozen = nn.Parameter(torch.ones(1000), requires_grad=False)
 
 
-def bytes_after_a_step(model, **options):
+def bytes_after_a_step(parameters, **options):
     """(window, row, buffers, small): each storage of the state once, and the row."""
-    optimizer = GGT(model.parameters(), **options)
-    for parameter in model.parameters():
-        if parameter.requires_grad:
-            parameter.grad = torch.randn_like(parameter)
+    optimizer = GGT(parameters, **options)
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter.requires_grad:
+                parameter.grad = torch.randn_like(parameter)
     optimizer.step()
     found = {"window": {}, "buffers": {}, "small": {}}
     for entry in optimizer.state.values():
         for key, tensor in entry.items():
-            kind = "window" if key == "window" else "buffers" if key.endswith("buffer") else "small"
+            kind = "window" if key == "window" else "buffers" if key.endswith(("buffer", "avg", "sq")) else "small"
             storage = tensor.untyped_storage()
             found[kind][storage.data_ptr()] = storage.nbytes()
     row = sum(block.row.untyped_storage().nbytes() for block in optimizer.attached_blocks())
@@ -62,6 +63,8 @@ def _heavy():
         {"window": 4, "scope": "parameter", "history": "gradient", "window_dtype": "bfloat16"},
         {"window": 6, "finish": "heavy"},
         {"window": 6, "finish": "heavy", "history": "gradient", "scope": "group"},
+        {"window": 4, "finish": "adam"},
+        {"window": 4, "finish": "adam", "history": "gradient", "scope": "parameter"},
     ],
     ids=str,
 )
@@ -69,11 +72,23 @@ def _heavy():
 def test_the_bytes_are_those_of_a_real_optimizer(options, dtype):
     model = Complex(dtype)
     predicted = GGT.memory(model, **options)
-    assert predicted[1:] == bytes_after_a_step(model, **options)
+    assert predicted[1:] == bytes_after_a_step(model.parameters(), **options)
     assert predicted.parameters == 7 * 13 + 13 + 3 * 5 * 3 + 5 + 1 + 2 * 45
     assert predicted.total == sum(predicted[1:])
     with torch.device("meta"):
         assert GGT.memory(Complex(dtype), **options) == predicted  # nothing is allocated
+
+
+@pytest.mark.parametrize("finish", ["polar", "polar_rows", torch.sign], ids=str)
+@pytest.mark.parametrize("history", ["momentum", "gradient"])
+@pytest.mark.parametrize("scope", ["model", "group", "parameter"])
+def test_the_bytes_of_finishes(finish, history, scope):
+    """What a finish remembers, of the groups that `param_groups` makes: qkv, experts, convolutions, and the rest."""
+    model = nn.Sequential(nn.Embedding(9, 5), nn.Conv2d(3, 8, 3), nn.MultiheadAttention(4, 2))
+    model.experts = nn.Parameter(torch.randn(3, 6, 5))
+    options = {"history": history, "scope": scope, "window": 4}
+    predicted = GGT.memory(param_groups(model, finish=finish), **options)
+    assert predicted[1:] == bytes_after_a_step(param_groups(model, finish=finish), **options)
 
 
 @pytest.mark.usefixtures("_heavy")

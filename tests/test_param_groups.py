@@ -356,6 +356,18 @@ def test_matrices_for_muon_and_the_rest_for_adamw():
     assert not any(p.equal(before[n]) for n, p in model.named_parameters())
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("finish", ["polar", "polar_rows"])
+def test_ggt_makes_a_step_of_every_layout(layout, finish):
+    model = LAYOUTS[layout][0]()
+    optimizer = GGT(param_groups(model, finish=finish), lr=1e-2, history="gradient", window=3)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    for parameter in model.parameters():
+        parameter.grad = torch.randn_like(parameter)
+    optimizer.step()
+    assert all(p.isfinite().all() and not p.equal(before[name]) for name, p in model.named_parameters())
+
+
 def test_groups_without_decay_and_finish_change_no_step_of_ggt():
     """One matrix for the whole model, however its parameters are grouped."""
     torch.manual_seed(0)

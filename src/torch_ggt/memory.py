@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from torch_ggt.distributed.pieces import best_cut, is_dtensor, piece_of_dtensor, whole
-from torch_ggt.finish import FINISHES
+from torch_ggt.finish import resolve
 from torch_ggt.layout import ALIGNMENT
 from torch_ggt.options import OPTIONS, check, check_agreement, row_dtype
 from torch_ggt.parameters import Group
@@ -68,19 +68,23 @@ def memory_of(model: Any, *, ranks: int = 1, **options: Any) -> Memory:  # noqa:
         group, members = block[0][0][0], [member for matrix in block for member in matrix]
         rule, size = RULES[group["history"]], group["window"]
         columns, wide = sum(_columns(p, ranks) for _, p in members), torch.promote_types(dtype, torch.float32).itemsize
-        names = {name for member in members for name in _buffers(*member)}  # each is as long as the row
         windows = 1 + len(rule.windows)
         window += windows * window_bytes(size, columns, dtype)
         row += columns * wide
-        buffers += len(names) * columns * wide
+        for member in members:
+            names, shapes = _finish_state(*member)
+            buffers += (len(rule.buffers) + len(names)) * _columns(member[1], ranks) * wide
+            small += sum((4 if key == "step" else wide) * torch.Size(shape).numel() for key, shape in shapes.items())
         small += 8 * len(block) * (windows * (size * size + 2 * size + 2) + 1)  # K, two weights, two counters; skipped
     return Memory(sum(whole(p).numel for group in groups for p in group["params"]), window, row, buffers, small)
 
 
-def _buffers(group: Group, parameter: Tensor) -> list[str]:
-    """The names of the tensors of its shape that are remembered for a parameter."""
-    finish = FINISHES[group["finish"]]
-    return [*RULES[group["history"]].buffers, *(() if finish is None else finish.buffers)]
+def _finish_state(group: Group, parameter: Tensor) -> tuple[tuple[str, ...], dict[str, tuple[int, ...]]]:
+    """What a finish remembers for a parameter: names of tensors of its shape, and the shapes of small ones by key."""
+    finish, shape = resolve(group["finish"]), whole(parameter).shape
+    if finish is None:
+        return (), {}
+    return finish.of(shape).buffers_of(group), finish.of(shape).small(shape)
 
 
 def _groups_of(model: Any, options: Group) -> list[Group]:  # noqa: ANN401 - see GGT.memory
