@@ -79,7 +79,12 @@ def prescribe(parameters, gradients):
         {"window": 5, "jitter": 1e-2, "decay": 0.8, "shrinkage": 0.0},
         {"window": 5, "keep_norm": False, "decay": 0.8},
         {"window": 5, "keep_norm": False, "shrinkage": 0.3},
-        {"window": 2, "scope": "parameter", "solver": "cholesky"},  # the smallest tensor has two elements
+        {
+            "window": 2,
+            "scope": "parameter",
+            "solver": "cholesky",
+            "shrinkage": 0.0,
+        },  # the smallest tensor has two elements
     ],
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

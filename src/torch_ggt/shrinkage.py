@@ -42,10 +42,11 @@ def noise_share(gram: Tensor) -> Tensor:
     scale = torch.where(there, squares, 1.0).rsqrt()
     identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
     correlations = scale[..., :, None] * gram * scale[..., None, :] + (~there).diag_embed() + _RIDGE * identity
-    factor = torch.linalg.cholesky_ex(correlations).L
+    factor, failed = torch.linalg.cholesky_ex(correlations)
     inverse = torch.linalg.solve_triangular(factor, identity.expand_as(factor), upper=False)
     shares = there / inverse.square().sum(-2)
-    return shares.sum(-1).div_(there.sum(-1).clamp_min_(1)).clamp_(0.0, 1.0)
+    mean = shares.sum(-1).div_(there.sum(-1).clamp_min_(1)).clamp_(0.0, 1.0)
+    return torch.where(failed == 0, mean, 0.0)  # no factor: rounding made collinear rows indefinite, which is no noise
 
 
 def shrunk(moment: Tensor, share: Tensor | float) -> Tensor:

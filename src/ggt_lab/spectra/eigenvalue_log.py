@@ -13,7 +13,8 @@ from torch import Tensor
 
 from ggt_lab.data.atomic_files import atomic_file
 from torch_ggt import GGT, Window
-from torch_ggt.spectrum.eigenvalues import isotropic_moment, rounding_level
+from torch_ggt.spectrum.comparison import rounding_level
+from torch_ggt.spectrum.diagnosis import isotropic_moment
 
 __all__ = ["EigenvalueLog", "condition_numbers", "read_spectra"]
 

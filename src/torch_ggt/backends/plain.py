@@ -228,13 +228,19 @@ class TorchBackend:
         solver: str,
         tolerance: float,
         shrinkage: float | str = 0.0,
+        shift: float = 0.0,
     ) -> Tensor:
-        """c = [(M + δI)^½ + εI]⁻¹ a for the window's M; "auto" is eigh on a CPU, and cholesky where eigh would wait."""
+        """c = [(M + δI)^½ + εI]⁻¹ a for the window's M; "auto" is eigh on a CPU, and cholesky where eigh would wait.
+
+        ``shift`` is added to the diagonal of M first.
+        """
         if solver == "auto":
             solver = "eigh" if self.sees_numbers or jitter == 0 else "cholesky"
         moment: Tensor = window.moment()
         if shrinkage != 0:
             moment = shrunk(moment, noise_share(window.gram) if isinstance(shrinkage, str) else shrinkage)
+        if shift != 0:
+            moment.diagonal(dim1=-2, dim2=-1).add_(shift)
         return solvers.solve(moment, rhs, eps=eps, jitter=jitter, solver=solver, tolerance=tolerance)
 
 
