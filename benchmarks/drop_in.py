@@ -239,7 +239,7 @@ def summary(lines):
         cells = [f"{adamw:.3g}"]
         for method in others:
             mean = statistics.fmean(found.get(method, [math.nan]))
-            ratio = f"{mean / adamw:.2f}" if mean < 100 * adamw else f"{mean / adamw:.0f}"
+            ratio = f"{mean / adamw:.3f}" if mean < 10 * adamw else f"{mean / adamw:.4g}"
             cells += [f"{mean:.3g}", f"**{ratio}**" if not mean <= 1.2 * adamw else ratio]
         rows.append(f"| {task} | {lr:g} | {' | '.join(cells)} |")
     return "\n".join(rows)
