@@ -32,6 +32,10 @@ from torch_ggt.rules import RULES
 __all__ = ["FINISHES", "Adam", "Averaged", "Custom", "Finish", "Polar", "finished", "name_of", "resolve"]
 
 
+# About how many elements of matrices are finished at once: an iteration holds five tensors of this size.
+_BATCH = 2**21
+
+
 class Finish:
     """The base of all finishes.
 
@@ -188,21 +192,22 @@ class Polar(Averaged):
     def shape(
         self, steps: Sequence[Tensor], small: Mapping[str, Sequence[Tensor]], options: Mapping[str, Any], taken: Tensor
     ) -> Sequence[Tensor]:
-        """Matrices of one size are finished as one batch."""
+        """Matrices of one size are finished as one batch, or as several if they are many."""
         together: dict[tuple[int, ...], list[int]] = {}
+        filled: dict[tuple[int, ...], int] = {}
         for index, step in enumerate(steps):
             rows, columns = step.shape[-2:] if step.dim() < 4 else (step.shape[0], step[0].numel())
-            together.setdefault((rows // options["split"], columns), []).append(index)
-        finished = list(steps)
-        for (rows, columns), places in together.items():
-            factors = polar(torch.cat([steps[i].reshape(-1, rows, columns) for i in places]), exact=self.exact)
+            size = rows // options["split"], columns
+            together.setdefault((*size, filled.get(size, 0) // _BATCH), []).append(index)
+            filled[size] = filled.get(size, 0) + step.numel()
+        for (rows, columns, _), places in together.items():
+            parts = [steps[i].reshape(-1, rows, columns) for i in places]
+            factors = polar(torch.cat(parts), exact=self.exact)
             if self.rows:
                 self._divide_rows(factors, [small["row_squares"][i].view(-1, rows, 1) for i in places], options, taken)
             factors.mul_(0.2 * math.sqrt(max(rows, columns)))
-            counts = [steps[i].numel() // (rows * columns) for i in places]
-            for place, factor in zip(places, factors.split(counts), strict=True):
-                finished[place] = factor.view(steps[place].shape)
-        return finished
+            torch._foreach_copy_(parts, factors.split([part.shape[0] for part in parts]))  # views of the steps
+        return steps
 
     def _divide_rows(self, factors: Tensor, squares: list[Tensor], options: Mapping[str, Any], taken: Tensor) -> None:
         """Divide by the root of ``squares`` after they have seen ``factors``, all in place."""
