@@ -23,6 +23,7 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 import torch_ggt
+from ggt_lab.data.atomic_files import write_atomically
 from ggt_lab.experiments.verdicts import Figure, count
 from ggt_lab.report.collection import Collection, Race, Section, Spectrum, collect
 from ggt_lab.report.race_sentences import number, seeds, summary
@@ -46,10 +47,9 @@ def write_report(folder: Path) -> Path:
     collection = collect(folder)
     for complaint in collection.warnings:
         warnings.warn(complaint, stacklevel=2)
-    path = folder / "report.html"
-    # JSON may hold a lone surrogate, which has no UTF-8: it is replaced, so that the page can be written.
-    path.write_text(render(collection, folder), encoding="utf-8", errors="replace")
-    return path
+    # The name of a file may have bytes that are no UTF-8: they are replaced, so that the page can be written.
+    page = render(collection, folder).encode("utf-8", "replace").decode()
+    return write_atomically(folder / "report.html", page)
 
 
 def render(collection: Collection, folder: Path) -> str:
@@ -63,7 +63,7 @@ def render(collection: Collection, folder: Path) -> str:
         "exact": _exact,
         "data_uri": _data_uri,
         "count": count,
-        "href": lambda path: quote(Path(os.path.relpath(path, folder)).as_posix()),
+        "href": lambda path: quote(os.fsencode(Path(os.path.relpath(path, folder)).as_posix())),
     }
     colors = _colors(collection.sections)
     races = [race for section in collection.sections for race in section.races]

@@ -1,0 +1,57 @@
+"""The record of a run with a curve: its shape, and what is wrong with one that has another shape."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ggt_lab.data.json_files import (
+    COUNT,
+    NUMBER,
+    OBJECT,
+    OBJECTS,
+    POSITIVE,
+    TEXT,
+    WHOLE,
+    Kind,
+    flaw,
+    one_of,
+    optional,
+)
+
+__all__ = ["run_flaw"]
+
+_STEPS = Kind(lambda value: COUNT.test(value) and value >= 1, "a whole number of at least 1")
+_SHAPE = {
+    "problem": TEXT,
+    "optimizer": TEXT,
+    "lr": POSITIVE,
+    "seed": WHOLE,
+    "metric": TEXT,
+    "status": one_of("done", "diverged"),
+    "curve": OBJECTS,
+    "steps": optional(_STEPS),
+    "epochs": optional(_STEPS),
+    "device": optional(TEXT),
+    "environment": optional(OBJECT),
+}
+
+
+def run_flaw(record: Mapping[str, Any]) -> str | None:
+    """Why a record cannot be used as a run with a curve; None if it can, or if it is no such record.
+
+    Example:
+        >>> run_flaw({"curve": [], "problem": "p", "optimizer": "SGD", "lr": 1, "metric": "loss", "status": "done"})
+        'it has a curve, and no seed'
+        >>> run_flaw({"key": "another kind of record"})
+    """
+    if "curve" not in record:
+        return None
+    found = flaw(record, _SHAPE)
+    if found is not None:
+        return found.replace("it has no", "it has a curve, and no", 1)
+    if record["status"] == "done" and not record["curve"]:
+        return "it is done, but its curve is empty"
+    needed = ("step", "seconds", record["metric"])
+    for point in record["curve"]:
+        if not all(NUMBER.test(point.get(key)) for key in needed) or not all(map(NUMBER.test, point.values())):
+            return f"not every point of its curve has finite numbers {', '.join(needed)} and nothing but numbers"
+    return None
