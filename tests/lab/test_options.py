@@ -18,7 +18,7 @@ LINES = [
     "reproduce R1 --entrants GGT Adam --epochs 3 --set batch=512 weight_drop=0.5 --step-times SPEED --seeds 2 --smoke",
     "reproduce E1 --device cpu --data DATA --seconds 540 --workers 2 --out OUT --no-smoke",
     "train runs.json --kept kept --results r.jsonl --seconds 1.5 --workers 2",
-    "spectrum stdlib-chars --optimizers GGT --lr 0.1 --window 5 --every 2 --seed 1 --steps 9 --device cpu --out x",
+    "spectrum stdlib-chars --optimizers GGT --lr 0.1 --window 5 --every 2 --seed 1 --steps 9 --device cpu --trust --out x",
     "report out/race",
     "claims",
     "claims records --page docs/claims.md",

@@ -1,29 +1,123 @@
 """Files of measured cases: one JSON object per case, read back from folders of records."""
 
-import json
-from collections.abc import Iterable, Iterator, Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from ggt_lab.bench.cases import KINDS
+from ggt_lab.data.json_files import COUNT, OBJECT, POSITIVE, TEXT, Kind, flaw, one_of, optional, read_object
 from ggt_lab.runs.results import Record
 
-__all__ = ["existing_folders", "read_cases"]
+__all__ = ["case_flaw", "existing_folders", "read_cases"]
 
 
 def read_cases(folders: Iterable[Path]) -> list[Record]:
-    """The measured cases below these folders, in the order of file names; of two files on one case the later counts."""
-    return list({each["case"]: each for each in _objects(folders) if "case" in each and "kind" in each}.values())
+    """The measured cases below these folders, in the order of file names; of two files on one case the later counts.
+
+    A file that is no case is left out. So is a damaged file, and a warning names it.
+    """
+    return list({each["case"]: each for each in _cases(folders)}.values())
 
 
-def _objects(folders: Iterable[Path]) -> Iterator[Record]:
-    """The objects in the JSON files below these folders. A file that a kill cut short is left out."""
+def _cases(folders: Iterable[Path]) -> Iterator[Record]:
     for folder in folders:
         for file in sorted(folder.rglob("*.json")):
             try:
-                found = json.loads(file.read_text())
-            except ValueError:
+                found = read_object(file)
+            except (OSError, ValueError) as error:
+                if not _holds_a_list(error):
+                    warnings.warn(f"{file} is left out: {error}", stacklevel=3)
                 continue
-            if isinstance(found, dict):
+            if "case" not in found or "kind" not in found:
+                continue
+            wrong = case_flaw(found)
+            if wrong is None:
                 yield found
+            else:
+                warnings.warn(f"{file} is left out: {wrong}", stacklevel=3)
+
+
+def _holds_a_list(error: Exception) -> bool:
+    """Whether a file is sound JSON, only no object: such a file is no case, and nothing is wrong with it."""
+    return "should hold one JSON object" in str(error)
+
+
+_CASE = {
+    "case": TEXT,
+    "kind": one_of(*KINDS),
+    "status": TEXT,
+    "options": optional(OBJECT),
+    "device": optional(TEXT),
+    "copy_bandwidth": optional(POSITIVE),
+    "environment": optional(OBJECT),
+    "error": optional(TEXT),
+}
+_NAMED_NUMBERS = Kind(
+    lambda value: isinstance(value, dict) and all(map(POSITIVE.test, value.values())), "an object of positive numbers"
+)
+_TIMES = Kind(
+    lambda value: isinstance(value, dict) and all(map(_is_timing, value.values())), "an object of times of steps"
+)
+_TIMING = Kind(lambda value: _is_timing(value), "the times of a step")
+_MAYBE_TIMING = Kind(lambda value: not isinstance(value, dict) or _is_timing(value), "the times of a step, or words")
+_STEP = {
+    "d": COUNT,
+    "r": optional(COUNT),
+    "dtype": optional(TEXT),
+    "scope": TEXT,
+    "floor_ms": optional(POSITIVE),
+    "eager": _TIMING,
+    "graph": _MAYBE_TIMING,
+    "captured": _MAYBE_TIMING,
+}
+_RESULTS: Mapping[str, Mapping[str, Kind]] = {
+    "steps": {**_STEP, "r": COUNT, "dtype": TEXT, "floor_ms": POSITIVE},
+    "scopes": _STEP,
+    "baselines": _STEP,
+    "paper": {"d": COUNT, "r": COUNT, "times": _TIMES},
+    "training": {"model": TEXT, "mode": TEXT, "times": _TIMES, "over_SGD": _NAMED_NUMBERS},
+    "root": {"r": COUNT, "batch": COUNT},
+    "kernels": {"d": COUNT, "r": COUNT, "dtype": TEXT, "floor_of_one_pass_ms": POSITIVE},
+    "cpu": {"times": optional(_TIMES)},
+}
+_COMPARED_WITH = {"training": "SGD", "paper": "GGT float32"}
+
+
+def _is_timing(value: object) -> bool:
+    names = ("median_ms", "mean_ms", "low_ms", "high_ms", "calls")
+    return isinstance(value, dict) and all(POSITIVE.test(value.get(name)) for name in names)
+
+
+def case_flaw(record: Mapping[str, Any]) -> str | None:
+    """Why the record of a case cannot be used; None if it can.
+
+    Example:
+        >>> case_flaw({"case": "step_d5", "kind": "steps", "status": "done"})
+        'it is done, and has no result'
+    """
+    found = flaw(record, _CASE)
+    if found is not None or record["status"] != "done":
+        return found
+    result, kind = record.get("result"), record["kind"]
+    if not isinstance(result, dict):
+        return "it is done, and has no result"
+    found = flaw(result, _RESULTS[kind])
+    if found is not None:
+        return f"of its result: {found}"
+    if kind in ("steps", "scopes", "baselines") and not isinstance((record.get("options") or {}).get("optimizer"), str):
+        return "of its options: it has no optimizer"
+    if kind in _COMPARED_WITH and _COMPARED_WITH[kind] not in result["times"]:
+        return f"its times have no {_COMPARED_WITH[kind]}"
+    if kind == "cpu" and "W v" in (result.get("times") or {}):
+        return flaw(result, {"d": COUNT, "r": COUNT, "dtype": TEXT}) or flaw(result["times"], {"WT c": _TIMING})
+    if kind == "kernels" and not all(
+        isinstance(value, dict) and POSITIVE.test(value.get("ms"))
+        for key, value in result.items()
+        if key[:5] == "best "
+    ):
+        return "of its result: not every best variant has a time"
+    return None
 
 
 def existing_folders(folders: Sequence[Path]) -> Sequence[Path]:

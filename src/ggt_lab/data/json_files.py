@@ -27,9 +27,11 @@ __all__ = [
     "Kind",
     "Line",
     "flaw",
+    "given",
     "one_of",
     "optional",
     "read_lines",
+    "read_list",
     "read_object",
     "regular_bytes",
     "there",
@@ -76,6 +78,15 @@ def optional(kind: Kind) -> Kind:
     return Kind(lambda value: value is None or kind.test(value), f"{kind.words}, or null")
 
 
+class _Given(Kind):
+    """A kind of which the key may be missing."""
+
+
+def given(kind: Kind) -> Kind:
+    """The kind, where the key is there; it may be missing."""
+    return _Given(*kind)
+
+
 def flaw(content: Mapping[str, Any], shape: Mapping[str, Kind]) -> str | None:
     """How an object differs from a shape; None if it does not. Keys beyond the shape are allowed.
 
@@ -85,12 +96,16 @@ def flaw(content: Mapping[str, Any], shape: Mapping[str, Kind]) -> str | None:
         >>> flaw({"lr": "big"}, shape), flaw({}, shape)
         ("its lr is 'big', and should be a positive number", 'it has no lr')
     """
-    missing = [key for key, kind in shape.items() if key not in content and not kind.test(None)]
+    missing = [
+        key
+        for key, kind in shape.items()
+        if key not in content and not isinstance(kind, _Given) and not kind.test(None)
+    ]
     if missing:
         return f"it has no {', '.join(missing)}"
     for key, kind in shape.items():
-        if not kind.test(content.get(key)):
-            return f"its {key} is {_shown(content.get(key))}, and should be {kind.words}"
+        if key in content and not kind.test(content[key]):
+            return f"its {key} is {_shown(content[key])}, and should be {kind.words}"
     return None
 
 
@@ -128,6 +143,19 @@ def read_object(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ValueError(f"it should hold one JSON object, and holds {_shown(content)}")
     return content
+
+
+def read_list(path: Path) -> list[dict[str, Any]]:
+    """The objects of the list in a JSON file.
+
+    Raises:
+        ValueError: the file holds something else.
+        OSError: the file cannot be read.
+    """
+    content = _parse(regular_bytes(path))
+    if not OBJECTS.test(content):
+        raise ValueError(f"it should hold a JSON list of objects, and holds {_shown(content)}")
+    return list(content)
 
 
 class Line(NamedTuple):

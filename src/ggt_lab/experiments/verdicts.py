@@ -161,9 +161,7 @@ def read_verdicts(path: Path) -> Experimented:
     return Experimented(
         title=title or path.parent.resolve().name,
         verdicts=tuple(map(_read_verdict, rows)),
-        figures=tuple(
-            Figure(path.parent / each["file"], each.get("alt") or each["file"]) for each in pictures
-        ),
+        figures=tuple(Figure(path.parent / each["file"], each.get("alt") or each["file"]) for each in pictures),
         smoke=bool(content.get("smoke")),
     )
 

@@ -116,7 +116,9 @@ def collect(folder: Path) -> Collection:
     # A link may lead to a folder that has its section already.
     folders = {os.path.realpath(path): path for path in [*reversed(inside), folder]}
     sections = tuple(
-        section for each in sorted(folders.values()) if (section := _read_section(each, folder, complaints.append)) is not None
+        section
+        for each in sorted(folders.values())
+        if (section := _read_section(each, folder, complaints.append)) is not None
     )
     if not sections:
         damaged = "".join(f"\n- {complaint}" for complaint in complaints)
@@ -234,7 +236,9 @@ def _read_spectrum(path: Path) -> Spectrum:
         raise ValueError(found)
     steps, values, numbers = content["steps"], content["singular_values"], diagnosis.get("numbers") or {}
     if not all(map(NUMBERS.test, values)) or not all(value >= 0 for row in values for value in row):
-        raise ValueError("its singular_values should be lists of finite numbers that are not negative, one list per step")
+        raise ValueError(
+            "its singular_values should be lists of finite numbers that are not negative, one list per step"
+        )
     if len(steps) != len(values) or not steps:
         raise ValueError(
             f"it has {len(steps)} steps and {len(values)} lists of singular values; both should be as many"

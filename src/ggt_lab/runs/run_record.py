@@ -6,6 +6,7 @@ from typing import Any
 from ggt_lab.data.json_files import (
     COUNT,
     NUMBER,
+    NUMBERS,
     OBJECT,
     OBJECTS,
     POSITIVE,
@@ -13,6 +14,7 @@ from ggt_lab.data.json_files import (
     WHOLE,
     Kind,
     flaw,
+    given,
     one_of,
     optional,
 )
@@ -33,6 +35,13 @@ _SHAPE = {
     "device": optional(TEXT),
     "environment": optional(OBJECT),
 }
+_PAIRS = Kind(
+    lambda value: isinstance(value, list) and all(isinstance(each, list) and len(each) == 2 for each in value),
+    "a list of pairs",
+)
+_LONG = {"settings": _PAIRS, "setup": given(OBJECT), "early": optional(OBJECTS), "spectrum": optional(OBJECT)}
+_SPECTRUM = {"file": TEXT, "steps": NUMBERS, "conditions": NUMBERS, "isotropic": NUMBER}
+_KEYS_OF_RUNS = ('{"device"', '["long"')  # how the keys of races and of long runs begin
 
 
 def run_flaw(record: Mapping[str, Any]) -> str | None:
@@ -44,10 +53,16 @@ def run_flaw(record: Mapping[str, Any]) -> str | None:
         >>> run_flaw({"key": "another kind of record"})
     """
     if "curve" not in record:
-        return None
+        return "it is a run, and has no curve" if str(record.get("key")).startswith(_KEYS_OF_RUNS) else None
     found = flaw(record, _SHAPE)
     if found is not None:
         return found.replace("it has no", "it has a curve, and no", 1)
+    if str(record.get("key")).startswith('["long"'):
+        found = flaw(record, _LONG)
+        if found is None and record.get("spectrum"):
+            found = flaw(record["spectrum"], _SPECTRUM)
+        if found is not None:
+            return found
     if record["status"] == "done" and not record["curve"]:
         return "it is done, but its curve is empty"
     needed = ("step", "seconds", record["metric"])
