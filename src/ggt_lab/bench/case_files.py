@@ -43,6 +43,11 @@ def _holds_a_list(error: Exception) -> bool:
     return "should hold one JSON object" in str(error)
 
 
+def _is_timing(value: object) -> bool:
+    names = ("median_ms", "mean_ms", "low_ms", "high_ms", "calls")
+    return isinstance(value, dict) and all(POSITIVE.test(value.get(name)) for name in names)
+
+
 _CASE = {
     "case": TEXT,
     "kind": one_of(*KINDS),
@@ -59,7 +64,7 @@ _NAMED_NUMBERS = Kind(
 _TIMES = Kind(
     lambda value: isinstance(value, dict) and all(map(_is_timing, value.values())), "an object of times of steps"
 )
-_TIMING = Kind(lambda value: _is_timing(value), "the times of a step")
+_TIMING = Kind(_is_timing, "the times of a step")
 _MAYBE_TIMING = Kind(lambda value: not isinstance(value, dict) or _is_timing(value), "the times of a step, or words")
 _STEP = {
     "d": COUNT,
@@ -84,11 +89,6 @@ _RESULTS: Mapping[str, Mapping[str, Kind]] = {
 _COMPARED_WITH = {"training": "SGD", "paper": "GGT float32"}
 
 
-def _is_timing(value: object) -> bool:
-    names = ("median_ms", "mean_ms", "low_ms", "high_ms", "calls")
-    return isinstance(value, dict) and all(POSITIVE.test(value.get(name)) for name in names)
-
-
 def case_flaw(record: Mapping[str, Any]) -> str | None:
     """Why the record of a case cannot be used; None if it can.
 
@@ -99,24 +99,27 @@ def case_flaw(record: Mapping[str, Any]) -> str | None:
     found = flaw(record, _CASE)
     if found is not None or record["status"] != "done":
         return found
-    result, kind = record.get("result"), record["kind"]
+    result = record.get("result")
     if not isinstance(result, dict):
         return "it is done, and has no result"
-    found = flaw(result, _RESULTS[kind])
+    found = flaw(result, _RESULTS[record["kind"]]) or _flaw_of_kind(record["kind"], result)
     if found is not None:
         return f"of its result: {found}"
-    if kind in ("steps", "scopes", "baselines") and not isinstance((record.get("options") or {}).get("optimizer"), str):
-        return "of its options: it has no optimizer"
-    if kind in _COMPARED_WITH and _COMPARED_WITH[kind] not in result["times"]:
+    options = record.get("options") or {}
+    named = record["kind"] not in ("steps", "scopes", "baselines") or isinstance(options.get("optimizer"), str)
+    return None if named else "of its options: it has no optimizer"
+
+
+def _flaw_of_kind(kind: str, result: Mapping[str, Any]) -> str | None:
+    """What no table of keys can say."""
+    times = result.get("times") or {}
+    if kind in _COMPARED_WITH and _COMPARED_WITH[kind] not in times:
         return f"its times have no {_COMPARED_WITH[kind]}"
-    if kind == "cpu" and "W v" in (result.get("times") or {}):
-        return flaw(result, {"d": COUNT, "r": COUNT, "dtype": TEXT}) or flaw(result["times"], {"WT c": _TIMING})
-    if kind == "kernels" and not all(
-        isinstance(value, dict) and POSITIVE.test(value.get("ms"))
-        for key, value in result.items()
-        if key[:5] == "best "
-    ):
-        return "of its result: not every best variant has a time"
+    if kind == "cpu" and "W v" in times:
+        return flaw(result, {"d": COUNT, "r": COUNT, "dtype": TEXT}) or flaw(times, {"WT c": _TIMING})
+    best = [value for key, value in result.items() if kind == "kernels" and key.startswith("best ")]
+    if not all(isinstance(each, dict) and POSITIVE.test(each.get("ms")) for each in best):
+        return "not every best variant has a time"
     return None
 
 

@@ -43,7 +43,7 @@ class SpectrumCommand:
         """Train with a recorder, draw, and diagnose."""
         from ggt_lab.figures.spectrum_density import draw_spectrum
         from ggt_lab.runs.race import grid
-        from ggt_lab.spectra.recorded_runs import record_spectrum, tuned_runs, write_spectrum
+        from ggt_lab.spectra.recorded_runs import record_spectrum, write_spectrum
 
         for name, value in (("every", self.every), ("window", self.window)):
             if value is not None and value < 1:

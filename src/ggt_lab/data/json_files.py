@@ -129,7 +129,10 @@ def regular_bytes(path: Path) -> bytes:
     mode = path.stat().st_mode
     if not stat.S_ISREG(mode):
         raise ValueError("it is a folder, not a file" if stat.S_ISDIR(mode) else "it is not a regular file")
-    return path.read_bytes()
+    try:
+        return path.read_bytes()
+    except OSError as error:  # an error of a disk comes without the name
+        raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 def read_object(path: Path) -> dict[str, Any]:

@@ -75,7 +75,9 @@ def tuned_runs(folder: Path) -> list[Run]:
     # Long runs have curves too, but epochs in place of steps.
     records = [record for record in Results(folder / "results.jsonl") if "curve" in record and "epochs" not in record]
     if not records:
-        raise ValueError(f"{folder} holds no results of a race; make some: ggt race PROBLEM --out {folder}")
+        raise ValueError(
+            f"{folder} holds no results of a race (no run in results.jsonl); make some: ggt race PROBLEM --out {folder}"
+        )
     runs = []
     for problem in dict.fromkeys(record["problem"] for record in records):
         mine = [record for record in records if record["problem"] == problem]
