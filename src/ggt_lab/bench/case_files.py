@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ggt_lab.bench.cases import KINDS
-from ggt_lab.data.json_files import COUNT, OBJECT, POSITIVE, TEXT, Kind, flaw, one_of, optional, read_object
+from ggt_lab.data.json_files import AT_LEAST_1, OBJECT, POSITIVE, TEXT, Kind, flaw, given, one_of, optional, read_object
 from ggt_lab.runs.results import Record
 
 __all__ = ["case_flaw", "existing_folders", "read_cases"]
@@ -52,11 +52,11 @@ _CASE = {
     "case": TEXT,
     "kind": one_of(*KINDS),
     "status": TEXT,
-    "options": optional(OBJECT),
-    "device": optional(TEXT),
-    "copy_bandwidth": optional(POSITIVE),
-    "environment": optional(OBJECT),
-    "error": optional(TEXT),
+    "options": OBJECT,
+    "device": TEXT,
+    "copy_bandwidth": given(POSITIVE),
+    "environment": given(OBJECT),
+    "error": given(TEXT),
 }
 _NAMED_NUMBERS = Kind(
     lambda value: isinstance(value, dict) and all(map(POSITIVE.test, value.values())), "an object of positive numbers"
@@ -66,24 +66,28 @@ _TIMES = Kind(
 )
 _TIMING = Kind(_is_timing, "the times of a step")
 _MAYBE_TIMING = Kind(lambda value: not isinstance(value, dict) or _is_timing(value), "the times of a step, or words")
+_PROFILE = Kind(
+    lambda value: not isinstance(value, dict) or _NAMED_NUMBERS.test(value.get("us", {})), "a profile, or words"
+)
 _STEP = {
-    "d": COUNT,
-    "r": optional(COUNT),
+    "d": AT_LEAST_1,
+    "r": optional(AT_LEAST_1),
     "dtype": optional(TEXT),
     "scope": TEXT,
     "floor_ms": optional(POSITIVE),
     "eager": _TIMING,
+    "launches": _PROFILE,
     "graph": _MAYBE_TIMING,
     "captured": _MAYBE_TIMING,
 }
 _RESULTS: Mapping[str, Mapping[str, Kind]] = {
-    "steps": {**_STEP, "r": COUNT, "dtype": TEXT, "floor_ms": POSITIVE},
+    "steps": {**_STEP, "r": AT_LEAST_1, "dtype": TEXT, "floor_ms": POSITIVE},
     "scopes": _STEP,
     "baselines": _STEP,
-    "paper": {"d": COUNT, "r": COUNT, "times": _TIMES},
+    "paper": {"d": AT_LEAST_1, "r": AT_LEAST_1, "times": _TIMES},
     "training": {"model": TEXT, "mode": TEXT, "times": _TIMES, "over_SGD": _NAMED_NUMBERS},
-    "root": {"r": COUNT, "batch": COUNT},
-    "kernels": {"d": COUNT, "r": COUNT, "dtype": TEXT, "floor_of_one_pass_ms": POSITIVE},
+    "root": {"r": AT_LEAST_1, "batch": AT_LEAST_1},
+    "kernels": {"d": AT_LEAST_1, "r": AT_LEAST_1, "dtype": TEXT, "floor_of_one_pass_ms": POSITIVE},
     "cpu": {"times": optional(_TIMES)},
 }
 _COMPARED_WITH = {"training": "SGD", "paper": "GGT float32"}
@@ -93,7 +97,7 @@ def case_flaw(record: Mapping[str, Any]) -> str | None:
     """Why the record of a case cannot be used; None if it can.
 
     Example:
-        >>> case_flaw({"case": "step_d5", "kind": "steps", "status": "done"})
+        >>> case_flaw({"case": "step_d5", "kind": "steps", "status": "done", "options": {}, "device": "cpu"})
         'it is done, and has no result'
     """
     found = flaw(record, _CASE)
@@ -105,9 +109,12 @@ def case_flaw(record: Mapping[str, Any]) -> str | None:
     found = flaw(result, _RESULTS[record["kind"]]) or _flaw_of_kind(record["kind"], result)
     if found is not None:
         return f"of its result: {found}"
-    options = record.get("options") or {}
-    named = record["kind"] not in ("steps", "scopes", "baselines") or isinstance(options.get("optimizer"), str)
-    return None if named else "of its options: it has no optimizer"
+    if record["kind"] not in ("steps", "scopes", "baselines"):
+        return None
+    found = flaw(record["options"], {"optimizer": TEXT})
+    if found is not None:
+        return f"of its options: {found}"
+    return flaw(record, {"copy_bandwidth": POSITIVE}) if record["device"] == "cuda" else None
 
 
 def _flaw_of_kind(kind: str, result: Mapping[str, Any]) -> str | None:
@@ -116,7 +123,7 @@ def _flaw_of_kind(kind: str, result: Mapping[str, Any]) -> str | None:
     if kind in _COMPARED_WITH and _COMPARED_WITH[kind] not in times:
         return f"its times have no {_COMPARED_WITH[kind]}"
     if kind == "cpu" and "W v" in times:
-        return flaw(result, {"d": COUNT, "r": COUNT, "dtype": TEXT}) or flaw(times, {"WT c": _TIMING})
+        return flaw(result, {"d": AT_LEAST_1, "r": AT_LEAST_1, "dtype": TEXT}) or flaw(times, {"WT c": _TIMING})
     best = [value for key, value in result.items() if kind == "kernels" and key.startswith("best ")]
     if not all(isinstance(each, dict) and POSITIVE.test(each.get("ms")) for each in best):
         return "not every best variant has a time"

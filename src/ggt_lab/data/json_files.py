@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 __all__ = [
+    "AT_LEAST_1",
     "BOOL_OR_NONE",
     "COUNT",
     "LIST",
@@ -61,6 +62,7 @@ NUMBER = Kind(_is_number, "a finite number")
 POSITIVE = Kind(lambda value: _is_number(value) and value > 0, "a positive number")
 WHOLE = Kind(_is_whole, "a whole number")
 COUNT = Kind(lambda value: _is_whole(value) and value >= 0, "a whole number that is not negative")
+AT_LEAST_1 = Kind(lambda value: _is_whole(value) and value >= 1, "a whole number of at least 1")
 LIST = Kind(lambda value: isinstance(value, list), "a list")
 OBJECT = Kind(lambda value: isinstance(value, dict), "an object")
 OBJECTS = Kind(lambda value: LIST.test(value) and all(isinstance(each, dict) for each in value), "a list of objects")

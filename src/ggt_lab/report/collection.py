@@ -245,7 +245,7 @@ def _read_spectrum(path: Path) -> Spectrum:
         )
     if not all(math.isfinite(value * value) for row in values for value in row):
         raise ValueError("the squares of its singular values should be finite")
-    if not optional(POSITIVE).test(numbers.get("rounding")):
+    if not POSITIVE.test(numbers.get("rounding", 1.0)):
         raise ValueError(f"the rounding of its diagnosis is {numbers['rounding']!r}, and should be a positive number")
     if not any(above_rounding(row, numbers) for row in values):
         raise ValueError("none of its singular values is positive and above rounding: there is nothing to draw")

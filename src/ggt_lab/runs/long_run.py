@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from ggt_lab.data.atomic_files import atomic_file
-from ggt_lab.data.json_files import COUNT, POSITIVE, TEXT, WHOLE, Kind, flaw, given, one_of, read_list
+from ggt_lab.data.json_files import AT_LEAST_1, COUNT, POSITIVE, TEXT, WHOLE, Kind, flaw, given, one_of, read_list
 from ggt_lab.optimizers.specs import optimizer_factory
 from ggt_lab.problems import problem_class
 from ggt_lab.problems.deep_problem import DeepProblem
@@ -40,7 +40,6 @@ __all__ = [
     "run_until",
 ]
 
-_AT_LEAST_1 = Kind(lambda value: COUNT.test(value) and value >= 1, "a whole number of at least 1")
 _PAIRS = Kind(
     lambda value: value is None or (isinstance(value, list) and all(map(_is_setting, value))),
     'a list of pairs such as ["dropout", 0.2]',
@@ -73,7 +72,7 @@ _SHAPE = {
     "optimizer": TEXT,
     "lr": POSITIVE,
     "seed": WHOLE,
-    "epochs": _AT_LEAST_1,
+    "epochs": AT_LEAST_1,
     "schedule": given(one_of(*SCHEDULES)),
     "device": given(TEXT),
     "settings": _PAIRS,

@@ -90,5 +90,5 @@ class Results:
 
     def of(self, tasks: Iterable[Task]) -> list[Record]:
         """The records of these tasks, in the order of the tasks; other records of the file are left out."""
-        by_key = {record.get("key"): record for record in self}
+        by_key = {record["key"]: record for record in self if isinstance(record.get("key"), str)}
         return [by_key[task.key] for task in tasks if task.key in by_key]

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ggt_lab.data.json_files import (
-    COUNT,
+    AT_LEAST_1,
     NUMBER,
     NUMBERS,
     OBJECT,
@@ -21,7 +21,6 @@ from ggt_lab.data.json_files import (
 
 __all__ = ["run_flaw"]
 
-_STEPS = Kind(lambda value: COUNT.test(value) and value >= 1, "a whole number of at least 1")
 _SHAPE = {
     "problem": TEXT,
     "optimizer": TEXT,
@@ -30,8 +29,8 @@ _SHAPE = {
     "metric": TEXT,
     "status": one_of("done", "diverged"),
     "curve": OBJECTS,
-    "steps": optional(_STEPS),
-    "epochs": optional(_STEPS),
+    "steps": optional(AT_LEAST_1),
+    "epochs": optional(AT_LEAST_1),
     "device": optional(TEXT),
     "environment": optional(OBJECT),
 }

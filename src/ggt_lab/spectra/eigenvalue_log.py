@@ -136,7 +136,7 @@ def read_spectra(path: Path) -> dict[str, Any]:
         ValueError: the file holds something else, or was cut off.
     """
     try:
-        with np.load(path, allow_pickle=False) as arrays:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             steps, eigenvalues = arrays["steps"], arrays["eigenvalues"].astype(np.float64)
             rounding, history = float(arrays["rounding"]), str(arrays["history"])
         _check_shapes(steps, eigenvalues, rounding)
