@@ -122,6 +122,9 @@ def _flaw_of_kind(kind: str, result: Mapping[str, Any]) -> str | None:
     times = result.get("times") or {}
     if kind in _COMPARED_WITH and _COMPARED_WITH[kind] not in times:
         return f"its times have no {_COMPARED_WITH[kind]}"
+    untimed = [name for name in result.get("over_SGD", ()) if kind == "training" and name not in times]
+    if untimed:
+        return f"its times have no {', '.join(untimed)}"
     if kind == "cpu" and "W v" in times:
         return flaw(result, {"d": AT_LEAST_1, "r": AT_LEAST_1, "dtype": TEXT}) or flaw(times, {"WT c": _TIMING})
     best = [value for key, value in result.items() if kind == "kernels" and key.startswith("best ")]

@@ -178,4 +178,5 @@ def _read_verdict(row: Mapping[str, Any]) -> Verdict:
     found = flaw(row, _SHAPE) or (None if "holds" in row else "it has no holds")
     if found is not None:
         raise ValueError(f"of its verdict on claim {row.get('claim')!r}: {found}")
-    return Verdict(**{field.name: row.get(field.name) for field in fields(Verdict)})
+    values: dict[str, Any] = {field.name: row.get(field.name) for field in fields(Verdict)}
+    return Verdict(**values)

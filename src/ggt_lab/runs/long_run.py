@@ -249,7 +249,7 @@ class _Training:
 
 def _read_checkpoint(path: Path, device: str) -> dict[str, Any]:
     try:
-        state = torch.load(path, map_location=device, weights_only=True)
+        state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
     except Exception as error:  # torch raises errors of many kinds on a damaged file
         reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
     else:

@@ -84,8 +84,8 @@ def tuned_runs(folder: Path) -> list[Run]:
         for standing in standings(mine):
             best = [r for r in mine if (r["optimizer"], r["lr"]) == (standing.optimizer, standing.lr)]
             first = min(best, key=lambda record: int(record["seed"]))
-            named = (first[name] for name in ("problem", "optimizer", "lr", "seed"))
-            runs.append(Run(*named, steps=first.get("steps"), device=first.get("device") or "cpu"))
+            steps, device = first.get("steps"), first.get("device") or "cpu"
+            runs.append(Run(first["problem"], first["optimizer"], first["lr"], first["seed"], steps, device))
     return runs
 
 
