@@ -9,7 +9,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from helpers import flat, make_parameters, take_step
+from helpers import flat, make_parameters, take_step, words
 from torch import nn
 
 from torch_ggt import GGT, backends
@@ -81,7 +81,7 @@ def literal_finish(finish, history, beta, split):
 MIXTURES = [*((name, name) for name in NAMED), ("polar", "adam")]
 
 
-@pytest.mark.parametrize("finishes", MIXTURES, ids=str)
+@pytest.mark.parametrize("finishes", MIXTURES, ids=words)
 @pytest.mark.parametrize("history", ["momentum", "gradient"])
 @pytest.mark.parametrize("scope", ["model", "group", "parameter"])
 def test_every_finish_is_its_literal_form(finishes, history, scope):
@@ -150,8 +150,8 @@ def with_condition(rows, columns, condition, dtype=torch.float64):
 SIZES = ((1, 1), (7, 1), (1, 6), (5, 5), (64, 64), (24, 130), (130, 24))
 
 
-@pytest.mark.parametrize("size", SIZES, ids=str)
-@pytest.mark.parametrize(("dtype", "band"), [(torch.float32, (0.99, 1.01)), (torch.bfloat16, (0.9, 1.02))], ids=str)
+@pytest.mark.parametrize("size", SIZES, ids=words)
+@pytest.mark.parametrize(("dtype", "band"), [(torch.float32, (0.99, 1.01)), (torch.bfloat16, (0.9, 1.02))], ids=words)
 def test_the_quick_polar_factor_stays_in_its_band(size, dtype, band):
     for condition in (1, 10, 100):
         matrix, exact = with_condition(*size, condition, torch.float32)
@@ -162,7 +162,7 @@ def test_the_quick_polar_factor_stays_in_its_band(size, dtype, band):
         assert float((found * exact).sum() / found.norm() / exact.norm()) >= 0.98
 
 
-@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("size", SIZES, ids=words)
 def test_the_exact_polar_factor_is_that_of_the_svd(size):
     for condition in (1, 100, 1e6):
         matrix, exact = with_condition(*size, condition)
@@ -206,7 +206,7 @@ def advance(optimizer, parameters, steps):
         optimizer.step()
 
 
-@pytest.mark.parametrize("finish", [*NAMED, half_signs], ids=str)
+@pytest.mark.parametrize("finish", [*NAMED, half_signs], ids=words)
 @pytest.mark.parametrize("history", ["momentum", "gradient"])
 def test_a_finish_resumes_bitwise(finish, history):
     steps = gradients_of(20)
@@ -239,7 +239,7 @@ def test_a_finish_resumes_bitwise(finish, history):
         ("polar_rows", "gradient", {"exp_avg", "row_squares"}),
         (half_signs, "gradient", {"exp_avg"}),
     ],
-    ids=str,
+    ids=words,
 )
 def test_a_finish_allocates_what_it_needs(finish, history, keys):
     parameters = make_parameters([(64, 32), (64,)], torch.float32)
@@ -378,7 +378,7 @@ def test_a_callable_is_saved_by_its_name():
         ((4,), torch.float32, {"split": 0}, "split must be an int ≥ 1"),
         ((4,), torch.float32, {"finish": 3}, "or a function of a tensor, got finish=3"),
     ],
-    ids=str,
+    ids=words,
 )
 def test_what_has_no_such_form_is_refused_at_construction(shape, dtype, options, words):
     with pytest.raises(ValueError, match=words):

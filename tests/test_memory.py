@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from helpers import words
 from torch import nn
 
 from torch_ggt import GGT, param_groups
@@ -66,9 +67,9 @@ def _heavy():
         {"window": 4, "finish": "adam"},
         {"window": 4, "finish": "adam", "history": "gradient", "scope": "parameter"},
     ],
-    ids=str,
+    ids=words,
 )
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=words)
 def test_the_bytes_are_those_of_a_real_optimizer(options, dtype):
     model = Complex(dtype)
     predicted = GGT.memory(model, **options)
@@ -79,7 +80,7 @@ def test_the_bytes_are_those_of_a_real_optimizer(options, dtype):
         assert GGT.memory(Complex(dtype), **options) == predicted  # nothing is allocated
 
 
-@pytest.mark.parametrize("finish", ["polar", "polar_rows", torch.sign], ids=str)
+@pytest.mark.parametrize("finish", ["polar", "polar_rows", torch.sign], ids=words)
 @pytest.mark.parametrize("history", ["momentum", "gradient"])
 @pytest.mark.parametrize("scope", ["model", "group", "parameter"])
 def test_the_bytes_of_finishes(finish, history, scope):

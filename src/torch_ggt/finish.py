@@ -19,17 +19,21 @@ in `FINISHES`.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from torch_ggt.parameters import describe
+from torch_ggt.parameters import Member, describe
 from torch_ggt.polar import polar
 from torch_ggt.rules import RULES
 
 __all__ = ["FINISHES", "Adam", "Averaged", "Custom", "Finish", "Polar", "finished", "name_of", "resolve"]
+
+
+# About how many elements of matrices are finished at once: an iteration holds five tensors of this size.
+_BATCH = 2**21
 
 
 class Finish:
@@ -60,11 +64,11 @@ class Finish:
 
     def average(
         self,
-        steps: Sequence[Tensor],
-        buffers: Mapping[str, Sequence[Tensor]],
+        steps: list[Tensor],
+        buffers: Mapping[str, list[Tensor]],
         options: Mapping[str, Any],
         taken: Tensor,
-    ) -> Sequence[Tensor]:
+    ) -> list[Tensor]:
         """The steps u of the tensors of one param group, averaged over time.
 
         Args:
@@ -77,8 +81,8 @@ class Finish:
         return steps
 
     def shape(
-        self, steps: Sequence[Tensor], small: Mapping[str, Sequence[Tensor]], options: Mapping[str, Any], taken: Tensor
-    ) -> Sequence[Tensor]:
+        self, steps: list[Tensor], small: Mapping[str, list[Tensor]], options: Mapping[str, Any], taken: Tensor
+    ) -> list[Tensor]:
         """The averaged steps, each finished by its shape; ``small`` may be changed in place, where ``taken``."""
         return steps
 
@@ -92,11 +96,11 @@ class Averaged(Finish):
 
     def average(
         self,
-        steps: Sequence[Tensor],
-        buffers: Mapping[str, Sequence[Tensor]],
+        steps: list[Tensor],
+        buffers: Mapping[str, list[Tensor]],
         options: Mapping[str, Any],
         taken: Tensor,
-    ) -> Sequence[Tensor]:
+    ) -> list[Tensor]:
         """m, or with nesterov β₁ m + (1 - β₁) u."""
         if "exp_avg" not in buffers:
             return steps
@@ -124,11 +128,11 @@ class Adam(Averaged):
 
     def average(
         self,
-        steps: Sequence[Tensor],
-        buffers: Mapping[str, Sequence[Tensor]],
+        steps: list[Tensor],
+        buffers: Mapping[str, list[Tensor]],
         options: Mapping[str, Any],
         taken: Tensor,
-    ) -> Sequence[Tensor]:
+    ) -> list[Tensor]:
         """The quotient of the moments, over ``steps``; an element that has never moved stays where it is."""
         beta, squares, counts = _beta(options, 0.999), buffers["exp_avg_sq"], buffers["step"]
         torch._foreach_add_(counts, taken.float())
@@ -166,7 +170,7 @@ class Polar(Averaged):
 
     def of(self, shape: tuple[int, ...]) -> Finish:
         """`Adam` for vectors, scalars, and tensors without elements."""
-        return self if len(shape) > 1 and math.prod(shape) else _ADAM
+        return self if len(shape) > 1 and all(shape) else _ADAM
 
     def problem(self, parameter: Tensor, options: Mapping[str, Any]) -> str | None:
         """Complex numbers, and rows that do not divide."""
@@ -186,30 +190,31 @@ class Polar(Averaged):
         return {"row_squares": (*(shape[:-1] if len(shape) < 4 else shape[:1]), 1)} if self.rows else {}
 
     def shape(
-        self, steps: Sequence[Tensor], small: Mapping[str, Sequence[Tensor]], options: Mapping[str, Any], taken: Tensor
-    ) -> Sequence[Tensor]:
-        """Matrices of one size are finished as one batch."""
+        self, steps: list[Tensor], small: Mapping[str, list[Tensor]], options: Mapping[str, Any], taken: Tensor
+    ) -> list[Tensor]:
+        """Matrices of one size are finished as one batch, or as several if they are many."""
         together: dict[tuple[int, ...], list[int]] = {}
+        filled: dict[tuple[int, ...], int] = {}
         for index, step in enumerate(steps):
             rows, columns = step.shape[-2:] if step.dim() < 4 else (step.shape[0], step[0].numel())
-            together.setdefault((rows // options["split"], columns), []).append(index)
-        finished = list(steps)
-        for (rows, columns), places in together.items():
-            factors = polar(torch.cat([steps[i].reshape(-1, rows, columns) for i in places]), exact=self.exact)
+            size = rows // options["split"], columns
+            together.setdefault((*size, filled.get(size, 0) // _BATCH), []).append(index)
+            filled[size] = filled.get(size, 0) + step.numel()
+        for (rows, columns, _), places in together.items():
+            parts = [steps[i].reshape(-1, rows, columns) for i in places]
+            factors = polar(torch.cat(parts), exact=self.exact)
             if self.rows:
                 self._divide_rows(factors, [small["row_squares"][i].view(-1, rows, 1) for i in places], options, taken)
             factors.mul_(0.2 * math.sqrt(max(rows, columns)))
-            counts = [steps[i].numel() // (rows * columns) for i in places]
-            for place, factor in zip(places, factors.split(counts), strict=True):
-                finished[place] = factor.reshape(steps[place].shape)
-        return finished
+            torch._foreach_copy_(parts, torch.split(factors, [part.shape[0] for part in parts]))  # views of the steps
+        return steps
 
     def _divide_rows(self, factors: Tensor, squares: list[Tensor], options: Mapping[str, Any], taken: Tensor) -> None:
         """Divide by the root of ``squares`` after they have seen ``factors``, all in place."""
         beta = _beta(options, 0.95)
         running = torch.cat(squares).mul_(_decay(beta, taken))
         running.add_(factors.square().mean(-1, keepdim=True).mul_(taken), alpha=1 - beta)
-        torch._foreach_copy_(squares, running.split([part.shape[0] for part in squares]))
+        torch._foreach_copy_(squares, torch.split(running, [part.shape[0] for part in squares]))
         length = torch.linalg.matrix_norm(factors, keepdim=True)
         factors.div_(running.sqrt_().add_(1e-10))
         factors.mul_(length / (torch.linalg.matrix_norm(factors, keepdim=True) + 1e-10))
@@ -229,8 +234,8 @@ class Custom(Averaged):
         return words if parameter.is_complex() else None
 
     def shape(
-        self, steps: Sequence[Tensor], small: Mapping[str, Sequence[Tensor]], options: Mapping[str, Any], taken: Tensor
-    ) -> Sequence[Tensor]:
+        self, steps: list[Tensor], small: Mapping[str, list[Tensor]], options: Mapping[str, Any], taken: Tensor
+    ) -> list[Tensor]:
         """What the callable makes of each tensor."""
         return [self.function(step) for step in steps]
 
@@ -318,7 +323,7 @@ def finish(block: _Block, jobs: list[tuple[Mapping[str, Any], Finish, list[int]]
         given = [steps[place] if one.whole else block.row_views[place] for place in own]
         results = one.shape(given, _small(block, own), group, taken)
         for place, before, after in zip(own, given, results, strict=True):
-            _check_result(*block.allotted[place], before, after)
+            _check_result(block.allotted[place], before, after)
             if one.whole:
                 steps[place] = after
             elif after is not before:
@@ -335,7 +340,8 @@ def _with_gradient(block: _Block, places: list[int]) -> list[int]:
     return places if block.complete else [i for i in places if block.parameters[i].grad is not None]
 
 
-def _check_result(group: dict[str, Any], parameter: Tensor, before: Tensor, after: Any) -> None:  # noqa: ANN401
+def _check_result(member: Member, before: Tensor, after: Any) -> None:  # noqa: ANN401 - a user's value
+    group, parameter = member
     if isinstance(after, Tensor) and after.shape == before.shape:
         return
     found = f"a tensor of shape {tuple(after.shape)}" if isinstance(after, Tensor) else f"{after!r}, which is no tensor"

@@ -213,8 +213,8 @@ def check(group: Group, names: Iterable[str] = OPTIONS) -> None:
 def _check_forms(group: Group) -> None:
     """Raise ValueError if a parameter of the group has no form that its finish could give it."""
     found = resolve(group["finish"])
-    for parameter in group.get("params", ()) if found is not None else ():
-        problem = found.problem(parameter, group)
+    for parameter in group.get("params", ()):
+        problem = None if found is None else found.problem(parameter, group)
         if problem is not None:
             words = f"finish={name_of(group['finish'])!r}: {describe(group, parameter)}"
             raise ValueError(f"GGT: {words} {problem}")

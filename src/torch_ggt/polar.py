@@ -70,7 +70,7 @@ def chain(lowest: float, number: int) -> tuple[tuple[float, float, float], ...]:
 
     Example:
         >>> a, b, c = chain(0.5, 1)[0]
-        >>> 0.98 < a * 0.5 + b * 0.5**3 + c * 0.5**5 < 1.02
+        >>> 0.95 < a * 0.5 + b * 0.5**3 + c * 0.5**5 < 1.05
         True
     """
     found = []

@@ -5,6 +5,7 @@ half of the digits. Every method maps a sequence of stochastic gradients (1-D te
 used as x ← x - η·u_t. Symbols are the paper's: window r, decay β₂, G_t with columns g_{t-k} = β₂^k ∇f(x_{t-k}).
 """
 
+import math
 from collections.abc import Callable, Iterable
 
 import torch
@@ -180,7 +181,8 @@ def polar_factor(matrix: Tensor) -> Tensor:
     """U Vᵀ of a matrix U Σ Vᵀ, by the SVD; singular values below rounding are dropped."""
     U, sigma, Vt = torch.linalg.svd(matrix.double(), full_matrices=False)
     kept = sigma > max(matrix.shape) * _ROUNDING * sigma.max()
-    return U[:, kept] @ Vt[kept]
+    factor: Tensor = U[:, kept] @ Vt[kept]
+    return factor
 
 
 class FinishReference:
@@ -243,7 +245,7 @@ class FinishReference:
         return torch.cat([self._of_matrix(i, block) for i, block in enumerate(blocks)]).reshape(m.shape)
 
     def _of_matrix(self, index: int, matrix: Tensor) -> Tensor:
-        factor = self.polar(matrix)
+        factor: Tensor = self.polar(matrix)
         if self.finish == "polar_rows":
             beta, length = 0.95 if self.beta is None else self.beta, factor.norm()
             mean_squares = factor.square().mean(1, keepdim=True)
@@ -251,7 +253,7 @@ class FinishReference:
             self._row_squares[index] = beta * before + (1 - beta) * mean_squares
             factor = factor / (self._row_squares[index].sqrt() + 1e-10)
             factor = factor * length / (factor.norm() + 1e-10)
-        return 0.2 * max(matrix.shape) ** 0.5 * factor
+        return factor * (0.2 * math.sqrt(max(matrix.shape)))
 
 
 # ---- the relatives: V = G Gᵀ with G of shape (d, window), newest column first ----------------------------------------

@@ -31,7 +31,7 @@ MORE = [
 ]
 # The history and the finish; a finish by its name, or the function `unit_length`.
 FINISHED = (("gradient", "adam"), ("gradient", "polar"), ("momentum", "polar_rows"), ("momentum", "polar_exact"))
-FINISHED_STEPS = 30
+FINISHED_STEPS = 20
 
 
 def trajectories(modes, dtype, options, long=()):

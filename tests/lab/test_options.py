@@ -19,6 +19,7 @@ LINES = [
     "reproduce E1 --device cpu --data DATA --seconds 540 --workers 2 --out OUT --no-smoke",
     "train runs.json --kept kept --results r.jsonl --seconds 1.5 --workers 2",
     "spectrum stdlib-chars --optimizers GGT --lr 0.1 --window 5 --every 2 --seed 1 --steps 9 --device cpu --out x",
+    "spectrum out/race/own --trust",
     "report out/race",
     "claims",
     "claims records --page docs/claims.md",

@@ -221,8 +221,10 @@ def test_calibration_finds_the_constants_it_was_made_with():
 
 
 def as_record(step):
-    result = {"d": step.d, "r": step.r, "dtype": step.dtype, "scope": "model"}
-    result |= {mode: {"median_ms": 1e3 * s} for mode, s in (("eager", step.eager_s), ("captured", step.device_s))}
+    result = {"d": step.d, "r": step.r, "dtype": step.dtype, "scope": "model", "floor_ms": 1e3 * step.floor_s}
+    names = ("median_ms", "mean_ms", "low_ms", "high_ms")
+    for mode, seconds in (("eager", step.eager_s), ("captured", step.device_s)):
+        result[mode] = {**dict.fromkeys(names, 1e3 * seconds), "calls": 9}
     options = {"optimizer": "GGT"}
     return {"case": step.case, "kind": "steps", "options": options, "device": "cuda", "status": "done"} | {
         "result": result,
@@ -232,8 +234,9 @@ def as_record(step):
 
 
 def records_of(steps, solves):
+    made = {"kind": "root", "status": "done", "options": {}, "device": "cuda"}
     roots = [
-        {"case": f"root_r{r}_batch1", "kind": "root", "result": {"r": r, "batch": 1, "kernel, captured": 1e3 * s}}
+        {"case": f"root_r{r}_batch1", **made, "result": {"r": r, "batch": 1, "kernel, captured": 1e3 * s}}
         for r, s in solves.items()
     ]
     return [*map(as_record, steps), *roots]

@@ -92,14 +92,16 @@ def count_parameters(text: str) -> int:
         >>> count_parameters("5.3M"), count_parameters("logistic") > 0
         (5300000, True)
     """
-    import torch
-
-    from ggt_lab.problems import problem_class
-
     if text[:1].isdigit() or text[:1] in ("-", "+", "."):
         return parse_count(text)
-    problem = problem_class(text)(0, torch.device("cpu"))
-    return sum(p.numel() for p in problem.parameters() if p.requires_grad)
+    import torch
+
+    from ggt_lab.runs.users_code import problem_of, running
+
+    cls = problem_of(text)
+    with running(text):
+        problem = cls(0, torch.device("cpu"))
+        return sum(p.numel() for p in problem.parameters() if p.requires_grad)
 
 
 def _calibration(folders: Sequence[Path]) -> "tuple[Calibration, list[float]]":

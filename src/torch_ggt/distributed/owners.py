@@ -94,7 +94,7 @@ class Owners:
         received = like.new_empty(sum(incoming))
         leaving = torch.cat(parts) if parts else like.new_empty(0)
         dist.all_to_all_single(received, leaving, incoming, sent, group=self._group)
-        return received.split(lengths)
+        return torch.split(received, lengths)
 
     def _plan(self, block: Any, places: Sequence[int], boxes: Sequence[Sequence[Box]]) -> "Plan":  # noqa: ANN401
         key = id(block.pieces), tuple(places)

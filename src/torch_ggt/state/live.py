@@ -294,8 +294,9 @@ def _fill(block: Block, state: State) -> None:
         entry = state.get(parameter, {})
         for key, view in block.tensors_of(index).items():
             stored = entry.get(key)
-            alike = stored is None or key in block.small[index]
-            _copy(view, stored if alike else _local(block, index, stored))
+            if stored is not None and key not in block.small[index]:
+                stored = _local(block, index, stored)
+            _copy(view, stored)
     for index, matrix in enumerate(block.allotted_matrices):
         entry = state.get(_owner(matrix, state), {})
         resumed = resumed or "gram" in entry
