@@ -396,6 +396,17 @@ def _by_dcp(optimizer, model, twin, make, **options):
     return made
 
 
+class RestoresTypes(torch.optim.AdamW):
+    """SOAP of pytorch_optimizer loads in this way: after torch has cast the state, it looks at the state_dict again."""
+
+    def load_state_dict(self, state_dict):
+        super().load_state_dict(state_dict)
+        for group, saved in zip(self.param_groups, state_dict["param_groups"], strict=True):
+            for p, index in zip(group["params"], saved["params"], strict=True):
+                entry = state_dict["state"].get(index, {})
+                self.state[p] = {key: self.state[p][key].to(value.dtype) for key, value in entry.items()}
+
+
 WRAPPED = {
     "AdamW": functools.partial(torch.optim.AdamW, lr=1e-2),
     "AdamW-fused": functools.partial(torch.optim.AdamW, lr=1e-2, fused=True),
@@ -403,6 +414,7 @@ WRAPPED = {
     "SGD-momentum": functools.partial(torch.optim.SGD, lr=1e-2, momentum=0.9, nesterov=True, weight_decay=1e-2),
     "NAdam": functools.partial(torch.optim.NAdam, lr=1e-2),
     "Adafactor": functools.partial(torch.optim.Adafactor, lr=1e-2),
+    "RestoresTypes": functools.partial(RestoresTypes, lr=1e-2),
 }
 
 

@@ -179,7 +179,7 @@ class FrontEnd:
         groups = [{key: v for key, v in g.items() if not key.startswith(_PREFIX) or key == _MARK} for g in groups]
         return {**state_dict, "state": state, "param_groups": groups}
 
-    def after_load(self, _: Optimizer) -> None:
+    def after_load(self) -> None:
         """Load the whitening's state, once all optimizers have loaded theirs."""
         if len(self.loaded) < len(self.optimizers):
             return
@@ -259,9 +259,17 @@ def attach(optimizer: Optimizer, front: FrontEnd) -> None:
         options[_MARK] = FORMAT_VERSION
     optimizer.register_step_pre_hook(front.before_step)
     optimizer.register_state_dict_post_hook(front.after_state_dict)
-    optimizer.register_load_state_dict_pre_hook(front.before_load)
-    optimizer.register_load_state_dict_post_hook(front.after_load)
     kind = type(optimizer)
+
+    def load_state_dict(state_dict: dict[str, Any]) -> None:
+        # Not by torch's hooks: an optimizer with a load_state_dict of its own may look at the whole state_dict again.
+        own = front.before_load(optimizer, state_dict)
+        try:
+            kind.load_state_dict(optimizer, own)
+        except BaseException:
+            front.loaded.pop(id(optimizer), None)
+            raise
+        front.after_load()
 
     def deep_copy(memo: dict[int, Any]) -> Optimizer:
         twin = kind.__new__(kind)
@@ -273,7 +281,8 @@ def attach(optimizer: Optimizer, front: FrontEnd) -> None:
     def reduce(_: Any) -> tuple[Any, ...]:  # noqa: ANN401 - the protocol
         return _hollow, (kind,), (kind.__getstate__(optimizer), front)
 
-    optimizer.__dict__.update({"__deepcopy__": deep_copy, "__reduce_ex__": reduce})
+    methods = {"load_state_dict": load_state_dict, "__deepcopy__": deep_copy, "__reduce_ex__": reduce}
+    optimizer.__dict__.update(methods)
 
 
 def _hollow(kind: type[Optimizer]) -> Optimizer:
