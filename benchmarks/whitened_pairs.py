@@ -1,0 +1,367 @@
+"""Does whitening help? Optimizers alone and whitened, on equations that networks solve, with equal trials for all.
+
+    python benchmarks/whitened_pairs.py OUT [--steps 1500] [--windows 0 50] [--workers 1] [--problems pinn-poisson]
+
+trains, and appends one line for each finished run to ``OUT/results.jsonl``. After an interruption, the same command
+goes on with the rest. When all runs are there, it writes ``OUT/summary.md`` and the figure ``OUT/pairs``;
+``--summary`` writes them from the runs that are there. A window of 0 rows is the optimizer alone.
+
+**The protocol.** An entrant is an optimizer with a number of rows, on one problem. Each entrant has seven trials with
+seed 100, which is not reported, to find its learning rate and its momentum:
+
+1. four rates (0.001 to 0.03, each √10 times the one before) with momentum 0.9;
+2. momentum 0.8 and 0.95 at the best rate;
+3. one more rate with the best momentum: half-way (on a logarithmic scale) from the best rate to the better one of its
+   neighbours, or √10 times beyond the best rate if that is the lowest or the highest of the four.
+
+The trial with the lowest training loss at the end wins; the error against the exact solution plays no part. The winner
+then runs with the fresh seeds 0, 1 and 2, and these runs are reported. All runs have the same number of steps and a
+cosine schedule to zero. Weight decay is zero for all: an exact solution is sought, and nothing is to be regularized.
+"""
+
+import argparse
+import json
+import math
+import platform
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+
+from ggt_lab.optimizers.specs import optimizer_factory
+from ggt_lab.problems import problem_class
+from ggt_lab.runs.process_pool import processes, run_all, waiting
+from ggt_lab.runs.results import Record, Results
+from ggt_lab.runs.short_run import train
+from ggt_lab.runs.training_loop import seed_everything
+
+PROBLEMS = ("pinn-poisson", "pinn-convection", "pinn-burgers")
+TITLES = {
+    "pinn-burgers": "Burgers, training loss",
+    "pinn-convection": "convection, relative error",
+    "pinn-poisson": "Poisson, relative error",
+}
+OPTIMIZERS = {
+    "AdamW": "AdamW(weight_decay=0.0, betas=({momentum}, 0.999))",
+    "Muon": "MuonAndAdamW(weight_decay=0.0, momentum={momentum})",
+    "NorMuon": "NorMuonAndAdamW(weight_decay=0.0, momentum={momentum})",
+    "SOAP": "pytorch_optimizer.SOAP(weight_decay=0.0, betas=({momentum}, 0.95))",
+}
+FACTOR = math.sqrt(10)
+RATES = tuple(1e-3 * FACTOR**k for k in range(4))
+FIRST_MOMENTUM, OTHER_MOMENTA = 0.9, (0.8, 0.95)
+TUNING_SEED, SEEDS = 100, (0, 1, 2)
+EVALUATIONS = 20
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """An optimizer, alone (window 0) or whitened, on a problem."""
+
+    problem: str
+    optimizer: str
+    window: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.optimizer} whitened" if self.window else self.optimizer
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run."""
+
+    problem: str
+    optimizer: str
+    window: int
+    lr: float
+    momentum: float
+    seed: int
+    steps: int
+
+    @property
+    def key(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @property
+    def spec(self) -> str:
+        plain = OPTIMIZERS[self.optimizer].format(momentum=self.momentum)
+        return f"whiten({plain}, window={self.window})" if self.window else plain
+
+    def __str__(self) -> str:
+        return f"{self.problem}, {self.spec}, lr {self.lr:.2g}, seed {self.seed}"
+
+
+def execute(trial: Trial) -> Record:
+    """Train one run, in this process."""
+    problem = problem_class(trial.problem)(trial.seed, torch.device("cpu"))
+    seed_everything(trial.seed)
+
+    def cosine(step: int) -> float:
+        return trial.lr * (1 + math.cos(math.pi * step / trial.steps)) / 2
+
+    make = optimizer_factory(trial.spec)
+    outcome = train(problem, make, trial.lr, steps=trial.steps, evaluations=EVALUATIONS, rate_at=cosine)
+    # Without the seconds: other work ran on the machine.
+    curve = [{"step": p["step"], **{n: float(f"{p[n]:.5g}") for n in ("loss", "error")}} for p in outcome.curve]
+    return {**asdict(trial), "spec": trial.spec, "metric": problem.metric, "status": outcome.status, "curve": curve}
+
+
+# ---- the search for the rate and the momentum -----------------------------------------------------------------------
+
+
+def last(record: Record, number: str) -> float:
+    """The number at the end of a run; infinite if the run diverged."""
+    return float(record["curve"][-1][number]) if record["status"] == "done" else math.inf
+
+
+def of_entrant(records: Sequence[Record], entrant: Entrant, *, fresh: bool) -> list[Record]:
+    """The runs of an entrant, with fresh seeds or with the seed of tuning, in the order of seeds."""
+    found = [r for r in records if Entrant(r["problem"], r["optimizer"], r["window"]) == entrant]
+    return sorted((r for r in found if (r["seed"] != TUNING_SEED) == fresh), key=lambda r: int(r["seed"]))
+
+
+def best_trial(trials: Sequence[Record]) -> Record | None:
+    """The trial with the lowest training loss; None if all diverged."""
+    best = min(trials, key=lambda r: last(r, "loss"))
+    return best if best["status"] == "done" else None
+
+
+def third_rate(rates: Sequence[Record], best: Record) -> float:
+    """The rate of the last trial, from the four trials of the first stage and the best one of these."""
+    place = RATES.index(best["lr"])
+    if place == 0:
+        return RATES[0] / FACTOR
+    if place == len(RATES) - 1:
+        return RATES[-1] * FACTOR
+    loss = {r["lr"]: last(r, "loss") for r in rates}
+    return RATES[place] * FACTOR ** (0.5 if loss[RATES[place + 1]] < loss[RATES[place - 1]] else -0.5)
+
+
+def next_trials(entrant: Entrant, records: Sequence[Record], steps: int) -> list[Trial]:
+    """The runs that an entrant needs next, in view of its finished runs; none when it has all of them."""
+
+    def trial(lr: float, momentum: float, seed: int = TUNING_SEED) -> Trial:
+        return Trial(**asdict(entrant), lr=lr, momentum=momentum, seed=seed, steps=steps)
+
+    done = {r["key"]: r for r in records}
+    rates = [trial(lr, FIRST_MOMENTUM) for lr in RATES]
+    if any(t.key not in done for t in rates):
+        return [t for t in rates if t.key not in done]
+    stage = [done[t.key] for t in rates]
+    best = best_trial(stage)
+    if best is None:
+        return []  # no rate of the grid works; the summary says so
+    momenta = [trial(best["lr"], momentum) for momentum in OTHER_MOMENTA]
+    if any(t.key not in done for t in momenta):
+        return [t for t in momenta if t.key not in done]
+    tried = [*stage, *(done[t.key] for t in momenta)]
+    better = best_trial(tried)
+    assert better is not None
+    final = trial(third_rate(stage, best), better["momentum"])
+    if final.key not in done:
+        return [final]
+    chosen = best_trial([*tried, done[final.key]])
+    assert chosen is not None
+    fresh = [trial(chosen["lr"], chosen["momentum"], seed) for seed in SEEDS]
+    return [t for t in fresh if t.key not in done]
+
+
+# ---- the summary ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Score:
+    """The metric of an entrant at the end of its fresh runs."""
+
+    values: tuple[float, ...]
+    lr: float
+    momentum: float
+
+    @property
+    def complete(self) -> bool:
+        return len(self.values) == len(SEEDS)
+
+    @property
+    def mean(self) -> float:
+        return statistics.fmean(self.values)
+
+    @property
+    def error(self) -> float:
+        """The standard error of the mean; infinite if a run diverged."""
+        finite = all(map(math.isfinite, self.values))
+        return statistics.stdev(self.values) / math.sqrt(len(self.values)) if finite else math.inf
+
+
+def scores(records: Sequence[Record]) -> dict[Entrant, Score]:
+    """The score of every entrant that has fresh runs."""
+    found = {}
+    for entrant in dict.fromkeys(Entrant(r["problem"], r["optimizer"], r["window"]) for r in records):
+        runs = of_entrant(records, entrant, fresh=True)
+        if runs:
+            found[entrant] = Score(tuple(last(r, r["metric"]) for r in runs), runs[0]["lr"], runs[0]["momentum"])
+    return found
+
+
+def table(found: dict[Entrant, Score], window: int) -> str:
+    """Markdown: each pair with its means and standard errors, the lower mean in bold."""
+    lines = ["| problem | optimizer | alone | whitened | alone / whitened |", "|---|---|---|---|---|"]
+    for problem in PROBLEMS:
+        for optimizer in OPTIMIZERS:
+            pair = [found.get(Entrant(problem, optimizer, rows)) for rows in (0, window)]
+            cells = [_cell(score) for score in pair]
+            ratio = ""
+            if all(score is not None and score.complete for score in pair):
+                alone, whitened = (score.mean for score in pair if score is not None)
+                winner = 1 if whitened < alone else 0
+                cells[winner] = f"**{cells[winner]}**"
+                ratio = f"{alone / whitened:.2g}" if math.isfinite(alone / whitened) else "–"
+            lines.append(f"| {TITLES[problem]} | {optimizer} | {cells[0]} | {cells[1]} | {ratio} |")
+    return "\n".join(lines)
+
+
+def _cell(score: Score | None) -> str:
+    if score is None:
+        return "not run"
+    diverged = sum(not math.isfinite(value) for value in score.values)
+    text = f"{diverged} of {len(score.values)} diverged" if diverged else f"{score.mean:.2g} ± {score.error:.1g}"
+    return text if score.complete else f"{text} ({len(score.values)} of {len(SEEDS)} seeds)"
+
+
+def best_table(found: dict[Entrant, Score], window: int) -> str:
+    """Markdown: on each problem, the best optimizer alone against the best whitened one."""
+    lines = ["| problem | best alone | best whitened | difference in standard errors |", "|---|---|---|---|"]
+    for problem in PROBLEMS:
+        best = []
+        for rows in (0, window):
+            named = {o: found[e] for o in OPTIMIZERS if (e := Entrant(problem, o, rows)) in found}
+            complete = {o: score for o, score in named.items() if score.complete}
+            if len(complete) == len(OPTIMIZERS):
+                best.append(min(complete.items(), key=lambda item: item[1].mean))
+        if len(best) < 2:
+            lines.append(f"| {TITLES[problem]} | incomplete | incomplete | |")
+            continue
+        (_, alone), (_, whitened) = best
+        distance = (alone.mean - whitened.mean) / math.hypot(alone.error, whitened.error)
+        cells = [f"{name} {_cell(score)}" for name, score in best]
+        lower = 1 if whitened.mean < alone.mean else 0
+        cells[lower] = f"**{cells[lower]}**"
+        lines.append(f"| {TITLES[problem]} | {cells[0]} | {cells[1]} | {distance:+.1f} |")
+    return "\n".join(lines)
+
+
+def choices_table(records: Sequence[Record]) -> str:
+    """Markdown: what the trials chose for each entrant, with a note where the rate is at the edge of those tried."""
+    lines = ["| problem | optimizer | rows | rate | momentum | trials | note |", "|---|---|---|---|---|---|---|"]
+    found = scores(records)
+    for entrant, score in sorted(found.items(), key=lambda item: (item[0].problem, item[0].optimizer, item[0].window)):
+        trials = of_entrant(records, entrant, fresh=False)
+        rates = [r["lr"] for r in trials]
+        diverged = sum(r["status"] != "done" for r in trials)
+        notes = ["the lowest rate tried"] * (score.lr <= min(rates)) + ["the highest rate tried"] * (
+            score.lr >= max(rates)
+        )
+        notes += [f"{diverged} diverged"] * bool(diverged)
+        words = f"{score.lr:.2g} | {score.momentum} | {len(trials)} | {', '.join(notes)}"
+        lines.append(f"| {TITLES[entrant.problem].split(',')[0]} | {entrant.optimizer} | {entrant.window} | {words} |")
+    return "\n".join(lines)
+
+
+def burgers_errors(records: Sequence[Record], window: int) -> str:
+    """Markdown: the relative error on Burgers' equation, which is not the metric of that problem."""
+    lines = ["| optimizer | alone | whitened |", "|---|---|---|"]
+    for optimizer in OPTIMIZERS:
+        cells = []
+        for rows in (0, window):
+            runs = of_entrant(records, Entrant("pinn-burgers", optimizer, rows), fresh=True)
+            cells.append(_cell(Score(tuple(last(r, "error") for r in runs), 0.0, 0.0) if runs else None))
+        lines.append(f"| {optimizer} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def count(found: dict[Entrant, Score], window: int) -> tuple[int, int]:
+    """How many pairs whitening wins (the lower mean), and how many complete pairs there are."""
+    pairs = [(found.get(Entrant(p, o, 0)), found.get(Entrant(p, o, window))) for p in PROBLEMS for o in OPTIMIZERS]
+    complete = [(a, w) for a, w in pairs if a is not None and w is not None and a.complete and w.complete]
+    return sum(w.mean < a.mean for a, w in complete), len(complete)
+
+
+def summary(records: Sequence[Record], window: int) -> str:
+    """The page of a record: the pairs, the best, the choices of the trials."""
+    found = scores(records)
+    wins, pairs = count(found, window)
+    return "\n\n".join(
+        [
+            f"Whitened with {window} rows is lower than alone in {wins} of {pairs} pairs.",
+            table(found, window),
+            best_table(found, window),
+            "Relative error on Burgers' equation:",
+            burgers_errors(records, window),
+            "What the trials chose:",
+            choices_table(records),
+        ]
+    )
+
+
+def draw(records: Sequence[Record], window: int, path: Path) -> None:
+    """Draw the pairs: one panel for each problem."""
+    from ggt_lab.figures.paired_dots import draw_pairs  # noqa: PLC0415 - needs matplotlib
+
+    found = scores(records)
+    panels = {
+        TITLES[problem]: {
+            optimizer: [
+                found[e].values if (e := Entrant(problem, optimizer, rows)) in found else () for rows in (0, window)
+            ]
+            for optimizer in OPTIMIZERS
+        }
+        for problem in PROBLEMS
+        if any(entrant.problem == problem for entrant in found)
+    }
+    draw_pairs(panels, ("alone", f"whitened, {window} rows"), path)
+
+
+def main() -> None:
+    """Run what is missing, and sum up."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--steps", type=int, default=1500)
+    parser.add_argument("--windows", type=int, nargs="+", default=[0, 50])
+    parser.add_argument("--problems", nargs="+", choices=PROBLEMS, default=PROBLEMS)
+    parser.add_argument("--optimizers", nargs="+", choices=OPTIMIZERS, default=list(OPTIMIZERS))
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--summary", action="store_true", help="train nothing; sum up the runs that are there")
+    arguments = parser.parse_args()
+    results = Results(arguments.out / "results.jsonl")
+    entrants = [Entrant(p, o, w) for p in arguments.problems for o in arguments.optimizers for w in arguments.windows]
+    total = len(entrants) * (len(RATES) + len(OTHER_MOMENTA) + 1 + len(SEEDS))
+
+    def tell(trial: Trial, record: Record) -> None:
+        done = sum(r["steps"] == arguments.steps for r in results)
+        final = "diverged" if record["status"] != "done" else json.dumps(record["curve"][-1])
+        print(f"{done}/{total} {trial}: {final}", flush=True)
+
+    with processes(arguments.workers) as pool:
+        while not arguments.summary:
+            trials = [t for e in entrants for t in next_trials(e, list(results), arguments.steps)]
+            if not waiting(trials, results):
+                break
+            run_all(trials, execute, results, pool, on_done=tell)
+    records = list(results)
+    versions = {name: version(name) for name in ("torch", "pytorch_optimizer", "numpy")}
+    config = {"steps": arguments.steps, "rates": RATES, "momenta": [FIRST_MOMENTUM, *OTHER_MOMENTA]}
+    config |= {"tuning_seed": TUNING_SEED, "seeds": SEEDS, "optimizers": OPTIMIZERS, "runs": len(records)}
+    config |= {"versions": {**versions, "python": platform.python_version()}, "machine": platform.platform()}
+    (arguments.out / "config.json").write_text(json.dumps(config, indent=1) + "\n")
+    for window in [w for w in arguments.windows if w]:
+        name = f"summary_{window}"
+        (arguments.out / f"{name}.md").write_text(summary(records, window) + "\n")
+        draw(records, window, arguments.out / f"pairs_{window}")
+        print(f"\n{(arguments.out / f'{name}.md').read_text()}")
+
+
+if __name__ == "__main__":
+    main()
