@@ -39,8 +39,8 @@ ORDER = [
     {"window"},
     {"memory"},
     {"state"},
-    {"step"},
-    {"ggt", "spectrum"},
+    {"front_end", "step"},
+    {"ggt", "spectrum", "whiten"},
     {"torch_ggt"},
 ]
 

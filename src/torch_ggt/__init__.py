@@ -7,8 +7,18 @@
 from torch_ggt.ggt import GGT
 from torch_ggt.solver import apply_inverse_root, coefficients
 from torch_ggt.spectrum import Diagnosis, SpectrumRecorder
+from torch_ggt.whiten import Whitening, whiten
 from torch_ggt.window import Window
 
-__all__ = ["GGT", "Diagnosis", "SpectrumRecorder", "Window", "apply_inverse_root", "coefficients"]
+__all__ = [
+    "GGT",
+    "Diagnosis",
+    "SpectrumRecorder",
+    "Whitening",
+    "Window",
+    "apply_inverse_root",
+    "coefficients",
+    "whiten",
+]
 
 __version__ = "0.1.0"

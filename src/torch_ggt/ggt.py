@@ -49,7 +49,8 @@ class GGT(FullMatrixOptimizer):
             relative size S the steps are short, about min(1, √(window/jitter)/S), until it has left the window.
         nesterov: precondition the look-ahead g + β₁v.
         adjust_lr_fn: "match_rms_adamw" multiplies the step by 0.2·√d, so that learning rates tuned for AdamW carry
-            over; "original" is the paper's step.
+            over; "original" is the paper's step; "keep_norm" gives the step the length of the vector that was
+            preconditioned.
         solver: "eigh", "cholesky" (needs jitter > 0), or "auto": eigh on a CPU, cholesky elsewhere.
         nonfinite: a NaN or Inf in a gradient: "skip" leaves everything as it was and counts it in `skipped`; "raise"
             names the first offending parameter. "raise" waits for the device at each step.

@@ -35,6 +35,7 @@ __all__ = [
 ]
 
 _WIDE = (torch.float64, torch.complex128)
+_SCALES = ("match_rms_adamw", "original", "keep_norm")
 _DTYPES = (None, torch.float32, torch.bfloat16, torch.float64)
 
 
@@ -151,7 +152,7 @@ OPTIONS: dict[str, Option] = {
     "sgd_scale": Option(0.0, number, "matrix", ranks=True),
     "jitter": Option(1e-6, number, "matrix", ranks=True),
     "nesterov": Option(False, check_flag, "matrix", ranks=True),
-    "adjust_lr_fn": Option("match_rms_adamw", one_of(("match_rms_adamw", "original")), "matrix", ranks=True),
+    "adjust_lr_fn": Option("match_rms_adamw", one_of(_SCALES), "matrix", ranks=True),
     "solver": Option("auto", solver, "matrix", ranks=True),
     "nonfinite": Option("skip", one_of(("skip", "raise")), "step", ranks=True),
     "maximize": Option(False, check_flag),

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-__all__ = ["RULES", "Gradient", "Momentum", "Rule"]
+__all__ = ["RULES", "Gradient", "Momentum", "Newest", "Rule"]
 
 
 class Block(Protocol):
@@ -35,6 +35,8 @@ class Rule:
 
     buffers: tuple[str, ...] = ()
     windows: tuple[str, ...] = ()
+    takes_zeros = True
+    """Whether a row of zeros enters a window that holds rows already."""
 
     def check(self, options: Mapping[str, Any]) -> None:
         """Raise ValueError for options with which the rule makes no sense."""
@@ -92,5 +94,14 @@ class Gradient(Rule):
         return newest + options["betas"][0] * momentum if options["nesterov"] else momentum
 
 
-RULES: dict[str, Rule] = {"momentum": Momentum(), "gradient": Gradient()}
+class Newest(Rule):
+    """Raw gradients are in the window, and the newest one is preconditioned: moments, if any, come after.
+
+    A gradient of zeros is what tools send that only want an optimizer to make its state. It does not enter.
+    """
+
+    takes_zeros = False
+
+
+RULES: dict[str, Rule] = {"momentum": Momentum(), "gradient": Gradient(), "newest": Newest()}
 """The rules by the name that the option ``history`` gives them."""

@@ -1,6 +1,7 @@
 """Where a step goes: into the parameters, or into their gradients for an optimizer that comes after.
 
-Every sink has ``apply(block, taken)``, which takes the step from ``block.row_views``, one view for each parameter.
+Every sink has ``apply(block, taken)``, which takes the step from ``block.row_views``, one view for each parameter. Its
+function ``changed(parameter)`` names the tensor that `apply` changes.
 """
 
 from typing import Any
@@ -13,6 +14,11 @@ __all__ = ["Gradients", "Parameters"]
 
 class Parameters:
     """p ← (1 - lr·weight_decay) p - lr·u, for every parameter with a gradient."""
+
+    @staticmethod
+    def changed(parameter: Tensor) -> Tensor:
+        """The parameter itself."""
+        return parameter
 
     def apply(self, block: Any, taken: Tensor) -> None:  # noqa: ANN401 - a Block, which stands above
         """Change the parameters; a step that was not taken is zero, and its weights do not decay."""
@@ -38,8 +44,17 @@ class Parameters:
 class Gradients:
     """g ← u where the step is taken, in place and in the gradient's own dtype: for a front-end of an optimizer."""
 
+    @staticmethod
+    def changed(parameter: Tensor) -> Tensor:
+        """The gradient of the parameter."""
+        assert parameter.grad is not None
+        return parameter.grad
+
     def apply(self, block: Any, taken: Tensor) -> None:  # noqa: ANN401 - a Block, which stands above
         """Change the gradients; those of a step that was not taken stay as they are."""
-        for index, gradient in enumerate(block.gradients()):
-            if gradient is not None:
-                torch.where(taken, block.row_views[index].to(gradient.dtype), gradient, out=gradient)
+        pairs = [(g, u) for g, u in zip(block.gradients(), block.row_views, strict=True) if g is not None]
+        if block.backend.sees_numbers:  # a step that is not taken has ended before
+            torch._foreach_copy_([gradient for gradient, _ in pairs], [update for _, update in pairs])
+            return
+        for gradient, update in pairs:
+            torch.where(taken, update.to(gradient.dtype), gradient, out=gradient)

@@ -28,6 +28,7 @@ from torch_ggt.distributed.columns import Columns, check_group
 from torch_ggt.finish import FINISHES, Finish
 from torch_ggt.options import OPTIONS, check, check_agreement, check_flag
 from torch_ggt.parameters import Group, describe
+from torch_ggt.sinks import Gradients, Parameters
 from torch_ggt.state import saved
 from torch_ggt.state.block import Block
 from torch_ggt.state.live import LiveState
@@ -72,6 +73,8 @@ def advance(blocks: list[Block], columns: Columns, refused: Callable[[list[Block
 def push(block: Block, taken: Tensor) -> Tensor:
     """Write the row over the oldest one, where ``taken``; e_newest, shape (..., r)."""
     accept = taken if block.active is None else taken & block.active
+    if not block.rule.takes_zeros:
+        accept = accept & (block.sums[..., -1] > 0)
     ages = block.rule.ages(block.options)
     newest = block.backend.push(block.window, block.row, block.sums, ages, accept, block.carry)
     if block.pending:
@@ -94,6 +97,9 @@ def solve(block: Block, a: Tensor) -> Tensor:
         c = c + options["sgd_scale"] * a
     if options["adjust_lr_fn"] == "match_rms_adamw":
         c = c.mul_(block.rms_scale)
+    elif options["adjust_lr_fn"] == "keep_norm":
+        longer = (block.window.squared_norm(a) / block.window.squared_norm(c)).sqrt_()
+        c = c.mul_(longer.nan_to_num_(0.0)[..., None])  # 0/0 where no row was taken
     return c
 
 
@@ -145,6 +151,11 @@ class FullMatrixOptimizer(Optimizer):
         **options: of the table `torch_ggt.options.OPTIONS`; what is left out has its default.
     """
 
+    sink: Parameters | Gradients = Parameters()
+    """Where the steps of this member go."""
+    warns = True
+    """Whether the first step that is skipped gives a warning."""
+
     def __init__(
         self,
         params: ParamsT,
@@ -159,7 +170,7 @@ class FullMatrixOptimizer(Optimizer):
         unknown = options.keys() - OPTIONS.keys()
         if unknown:
             raise TypeError(f"{type(self).__name__}: unknown options {sorted(unknown)}; there are {sorted(OPTIONS)}")
-        self._live = LiveState(process_group)
+        self._live = LiveState(process_group, self.sink)
         self._graph = StepGraph(cuda_graph)
         self._warned = False
         self._consolidated: dict[str, Any] | None = None
@@ -224,7 +235,7 @@ class FullMatrixOptimizer(Optimizer):
             if raises:
                 raise RuntimeError(_nonfinite_message(blocks))
         self._live.count_skipped(~taken)
-        if host_sees and not self._warned:
+        if host_sees and self.warns and not self._warned:
             self._warned = True
             warnings.warn(
                 "GGT skipped a step because a gradient was not finite; parameters and state are unchanged. "
@@ -299,10 +310,7 @@ class FullMatrixOptimizer(Optimizer):
         """
 
         def before(_: Optimizer, incoming: dict[str, Any]) -> dict[str, Any]:
-            columns = self._live.columns_of(self.param_groups)
-            columns.agree(lambda: saved.check_loadable(incoming, self.param_groups, columns))
-            if [len(g["params"]) for g in incoming["param_groups"]] == [len(g["params"]) for g in self.param_groups]:
-                saved.check_rows(incoming, self.param_groups, columns)
+            self.check_state_dict(incoming)
             return saved.carry(incoming)
 
         def after(_: Optimizer) -> None:
@@ -325,6 +333,13 @@ class FullMatrixOptimizer(Optimizer):
                 handle.remove()
         self._consolidated = None
 
+    def check_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Raise ValueError unless `load_state_dict` would take ``state_dict``; every rank must call this."""
+        columns = self._live.columns_of(self.param_groups)
+        columns.agree(lambda: saved.check_loadable(state_dict, self.param_groups, columns))
+        if [len(g["params"]) for g in state_dict["param_groups"]] == [len(g["params"]) for g in self.param_groups]:
+            saved.check_rows(state_dict, self.param_groups, columns)
+
     def __getstate__(self) -> dict[str, Any]:
         # Plain pickle would write the whole flat window once for each view of it.
         plain: dict[str, Any] = super().__getstate__()
@@ -339,7 +354,7 @@ class FullMatrixOptimizer(Optimizer):
         part = state.pop("part", None)
         super().__setstate__(state)
         if not hasattr(self, "_live"):  # unpickled; torch calls this for every load_state_dict, too
-            self._live = LiveState()
+            self._live = LiveState(sink=self.sink)
             self._live.part = part if self.state else None
             self._graph = StepGraph(False)
             saved.complete(self.state, self.param_groups)  # a pickle of an older version lacks some options
@@ -350,7 +365,7 @@ class FullMatrixOptimizer(Optimizer):
         memo[id(self)] = twin
         # Not through our __getstate__: deepcopy keeps views together, and needs no extra copy of the window.
         twin.__setstate__(copy.deepcopy(super().__getstate__(), memo))
-        twin._live = LiveState(self._live.process_group)
+        twin._live = LiveState(self._live.process_group, self.sink)
         twin._graph = StepGraph(self._graph.wanted)
         return twin
 

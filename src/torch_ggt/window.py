@@ -189,6 +189,10 @@ class Window:
         """M = D K D, shape (..., r, r), float64."""
         return (self.decay.unsqueeze(-1) * self.gram).mul_(self.decay.unsqueeze(-2))
 
+    def squared_norm(self, coefficients: Tensor) -> Tensor:
+        """‖G c‖² = cᵀ M c, shape (...), for c (..., r): it needs no pass over the rows."""
+        return (self.moment() @ coefficients[..., None]).squeeze(-1).mul_(coefficients).sum(-1)
+
     def momentum_coefficients(self) -> Tensor:
         """The a for which G a = Σ β₁^age w_i: momentum, truncated to the window."""
         return torch.where(self.decay > 0, self.momentum / self.decay, 0.0)

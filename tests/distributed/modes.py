@@ -30,7 +30,7 @@ class Model(nn.Module):
         return x if self.scale is None else x * self.scale
 
 
-def make(mode, dtype=torch.float64, scope="model", **options):
+def make(mode, dtype=torch.float64, scope="model", kind_of_optimizer=GGT, **options):
     """The model as ``mode`` distributes it, and its optimizer."""
     torch.manual_seed(0)
     model = Model(scalar=mode.endswith("scalar")).to(DEVICE, dtype)
@@ -57,7 +57,7 @@ def make(mode, dtype=torch.float64, scope="model", **options):
         mesh = init_device_mesh(DEVICE, (2, ranks // 2), mesh_dim_names=("data", "tensor"))
         _tensor_parallel(model, mesh["tensor"])
         fully_shard(model, mesh=mesh["data"])
-    return model, GGT(groups(model), **arguments)
+    return model, kind_of_optimizer(groups(model), **arguments)
 
 
 def groups(model):

@@ -92,7 +92,7 @@ class Local:
         """Join the all-reduce of a step that this rank cannot make: nobody else has to know."""
 
     def share(self, blocks: Sequence[Any]) -> None:
-        """Give all ranks the pieces of parameters that each of them has changed: nobody else needs them."""
+        """Give all ranks the pieces that each of them has changed: nobody else needs them."""
 
 
 class Sharded:
@@ -161,6 +161,7 @@ class Sharded:
         gradient: Any = parameter.grad
         if is_dtensor(gradient) and gradient.placements != parameter.placements:  # type: ignore[attr-defined]
             gradient = gradient.redistribute(placements=parameter.placements)  # type: ignore[attr-defined]
+            parameter.grad = gradient  # a sink may write into it
         return piece.local(gradient)
 
     def restore(self, piece: Piece, value: Any) -> Tensor:  # noqa: ANN401 - a Tensor or a DTensor
@@ -176,11 +177,11 @@ class Sharded:
         self._replicas.update(agree(self.group, claim, self.piece))
 
     def share(self, blocks: Sequence[Any]) -> None:
-        """Gather the parts of plain parameters that we split; autograd is told of the shards that we changed."""
-        parameters = [p for block in blocks for _, p in block.allotted if p.grad is not None]
-        increment_version([p for p in parameters if is_dtensor(p)])
+        """Gather the parts of plain tensors that we split; autograd is told of the shards that we changed."""
+        changed = [block.sink.changed(p) for block in blocks for _, p in block.allotted if p.grad is not None]
+        increment_version([tensor for tensor in changed if is_dtensor(tensor)])
         if self.split and self.ranks > 1:
-            self._gathering.share([p for p in parameters if not is_dtensor(p)])
+            self._gathering.share([tensor for tensor in changed if not is_dtensor(tensor)])
 
     def _mesh(self, device_type: str) -> Any:  # noqa: ANN401 - a DeviceMesh
         if device_type not in self._meshes:

@@ -1,4 +1,4 @@
-"""The all-gather at the end of a step under DDP: each rank has changed a part of every parameter, and sends it."""
+"""The all-gather at the end of a step under DDP: each rank has changed a part of every tensor, and sends it."""
 
 import math
 from collections import defaultdict
@@ -19,7 +19,7 @@ _BUCKET = 2**24
 
 
 class Gathering:
-    """Makes plain parameters whole again on the ranks of ``group``. One bucket travels while another is unpacked."""
+    """Makes plain tensors whole again on the ranks of ``group``. One bucket travels while another is unpacked."""
 
     def __init__(self, group: Any) -> None:  # noqa: ANN401 - a ProcessGroup
         self._group = group
@@ -27,48 +27,50 @@ class Gathering:
         self._made_for: list[Any] = []
         self._buckets: list[Bucket] = []
 
-    def share(self, parameters: list[Tensor]) -> None:
-        """Gather the parts of ``parameters`` from all ranks."""
-        kinds = [(id(p), p.device, p.dtype, p.shape, p.stride()) for p in parameters]
+    def share(self, tensors: list[Tensor]) -> None:
+        """Gather the parts of ``tensors`` (parameters or gradients) from all ranks."""
+        kinds = [(t.device, t.dtype, t.shape, t.stride()) for t in tensors]
         if self._made_for != kinds:
-            self._buckets = [Bucket(alike, self._rank, self._ranks) for alike in _in_buckets(parameters)]
+            self._buckets = [Bucket(tensors, alike, self._rank, self._ranks) for alike in _in_buckets(tensors)]
             self._made_for = kinds
         all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # renamed in torch 2.13
+        reals = [as_real(t) for t in tensors]
         waiting: list[tuple[Any, Bucket, Tensor]] = []
         for bucket in self._buckets:
-            sent = bucket.pack()
+            sent = bucket.pack(reals)
             received = sent.new_empty(self._ranks * bucket.length)
             # We send bytes, because backends differ in the dtypes that they know.
             work = all_gather(received.view(torch.uint8), sent.view(torch.uint8), group=self._group, async_op=True)
             waiting.append((work, bucket, received))
             if len(waiting) > 1:
-                _finish(*waiting.pop(0))
+                _finish(*waiting.pop(0), reals)
         for gathering in waiting:
-            _finish(*gathering)
+            _finish(*gathering, reals)
 
 
-def _finish(work: Any, bucket: "Bucket", received: Tensor) -> None:  # noqa: ANN401 - a Work
+def _finish(work: Any, bucket: "Bucket", received: Tensor, reals: list[Tensor]) -> None:  # noqa: ANN401 - a Work
     work.wait()
-    bucket.unpack(received)
+    bucket.unpack(received, reals)
 
 
 class Bucket:
-    """Parameters of one device and dtype whose parts travel together in an all-gather.
+    """Tensors of one device and dtype whose parts travel together in an all-gather.
 
-    Every rank sends a vector of ``length`` elements: its part of each parameter, with room for the largest part of any
-    rank. All ranks send a scalar, and the value of the first rank counts. Strides are computed once. A step makes two
-    or three views of each parameter, for any number of ranks.
+    Every rank sends a vector of ``length`` elements: its part of each tensor, with room for the largest part of any
+    rank. All ranks send a scalar, and the value of the first rank counts. Strides are computed once, for the tensors of
+    every step that are like ``tensors``. A step makes two or three views of each tensor, for any number of ranks.
     """
 
-    def __init__(self, parameters: list[Tensor], rank: int, ranks: int) -> None:
-        self.parameters = parameters
+    def __init__(self, tensors: list[Tensor], indices: list[int], rank: int, ranks: int) -> None:
+        parameters = [tensors[index] for index in indices]
         lengths = [math.prod(slice_of(p, 0, ranks, None).sizes) for p in parameters]  # no rank has more than the first
         self.length = sum(lengths)
-        # (the index of a parameter, a view of the parameter, the view of the vector that belongs to it)
+        # (the index of a tensor, a view of the tensor, the view of the vector that belongs to it)
         self._sent: list[tuple[int, _ViewOf, _ViewOf]] = []
         self._received: list[tuple[int, _ViewOf, _ViewOf]] = []
         received = torch.empty(ranks, self.length, device="meta")
-        for index, (parameter, places) in enumerate(zip(parameters, torch.split(received, lengths, 1), strict=True)):
+        spans = torch.split(received, lengths, 1)
+        for index, parameter, places in zip(indices, parameters, spans, strict=True):
             full = as_real(parameter)
             mine = slice_of(parameter, rank, ranks, None).cut(full)
             place = places[0, : mine.numel()].view(mine.shape)
@@ -77,16 +79,14 @@ class Bucket:
             for part, place in _pairs(full, places, cut=best_cut(whole(parameter).shape, ranks) or 0):
                 self._received.append((index, _like(part, full), _like(place, received)))
 
-    def pack(self) -> Tensor:
-        """The vector that this rank sends."""
-        reals = [as_real(p) for p in self.parameters]
-        sent = reals[0].new_zeros(self.length)
+    def pack(self, reals: list[Tensor]) -> Tensor:
+        """The vector that this rank sends of its parts of ``reals``."""
+        sent = reals[self._sent[0][0]].new_zeros(self.length)
         torch._foreach_copy_([place(sent) for _, _, place in self._sent], [part(reals[i]) for i, part, _ in self._sent])
         return sent
 
-    def unpack(self, received: Tensor) -> None:
-        """Copy the vectors of all ranks, one after the other in ``received``, into the parameters."""
-        reals = [as_real(p) for p in self.parameters]
+    def unpack(self, received: Tensor, reals: list[Tensor]) -> None:
+        """Copy the vectors of all ranks, one after the other in ``received``, into ``reals``."""
         parts = [part(reals[i]) for i, part, _ in self._received]
         if parts:  # parameters without elements have no parts
             torch._foreach_copy_(parts, [place(received) for _, _, place in self._received])
@@ -114,15 +114,15 @@ def _pairs(parameter: Tensor, places: Tensor, cut: int) -> Iterator[tuple[Tensor
         yield last, places[equal, : last.numel()].view(last.shape)
 
 
-def _in_buckets(parameters: list[Tensor]) -> list[list[Tensor]]:
-    """Lists of parameters of one device and dtype, each list with about `_BUCKET` elements."""
-    kinds: dict[Any, list[list[Tensor]]] = defaultdict(list)
+def _in_buckets(tensors: list[Tensor]) -> list[list[int]]:
+    """The indices of tensors of one device and dtype, in lists that hold about `_BUCKET` elements each."""
+    kinds: dict[Any, list[list[int]]] = defaultdict(list)
     elements: dict[Any, int] = {}  # of the newest list of a kind
-    for parameter in parameters:
-        kind = parameter.device, parameter.dtype
+    for index, tensor in enumerate(tensors):
+        kind = tensor.device, tensor.dtype
         if elements.get(kind, _BUCKET) >= _BUCKET:
             kinds[kind].append([])
             elements[kind] = 0
-        kinds[kind][-1].append(parameter)
-        elements[kind] += parameter.numel()
+        kinds[kind][-1].append(index)
+        elements[kind] += tensor.numel()
     return [bucket for alike in kinds.values() for bucket in alike]

@@ -1,0 +1,159 @@
+r"""Any optimizer, full-matrix: its gradients are whitened by the window before it uses them.
+
+>>> model = torch.nn.Linear(3, 1)
+>>> optimizer = whiten(torch.optim.AdamW(model.parameters(), lr=1e-3))
+>>> type(optimizer).__name__
+'AdamW'
+
+`whiten` returns the optimizer it was given. A hook in front of its ``step`` replaces every gradient g by
+
+.. math:: u = s\,[(G G^\top + \delta I)^{1/2} + \varepsilon I]^{-1} g,
+
+where the columns of G are the last r gradients of the whole model, g among them, and s gives u the length of g. The
+state of the window travels in the ``state_dict`` of the optimizer. `Whitening` is the step without an optimizer.
+"""
+
+from typing import Any
+
+import torch
+from torch.optim.optimizer import Optimizer, ParamsT
+
+from torch_ggt.front_end import FrontEnd, attach, groups_of
+from torch_ggt.sinks import Gradients
+from torch_ggt.step import FullMatrixOptimizer
+
+__all__ = ["Whitening", "whiten"]
+
+
+class Whitening(FullMatrixOptimizer):
+    r"""Whiten gradients in place, for people who write their own loop: call it after ``backward()``.
+
+    .. math:: g \leftarrow s\,[(G G^\top + \delta I)^{1/2} + \varepsilon I]^{-1} g
+
+    The columns of G are the last r gradients, g among them. A gradient that is None stays None. If a gradient is not
+    finite, all gradients stay as they are, nothing enters the window, and `skipped` counts it. A gradient that is zero
+    in every element does not enter the window. Rows of an embedding that were not looked up have a gradient of zero;
+    after whitening they have the (mostly small) gradients that older rows of the window had there.
+
+    It is an Optimizer in the sense of torch: ``state_dict``, ``load_state_dict``, ``add_param_group``,
+    ``torch.distributed.checkpoint`` and `spectrum` work as they do for GGT.
+
+    Args:
+        params: parameters, named parameters, or param groups.
+        window: r, how many past gradients the matrix is made of.
+        decay: β₂, in (0, 1]: every row weighs β₂ once for each step of age. With 1 the window alone forgets.
+        jitter: δ = jitter·tr(GᵀG)/r: the dial between whitened (1e-6) and raw (1 and above).
+        eps: ε ≥ 0, absolute.
+        keep_norm: the whitened gradient has the length of the raw one, so that clipping, coupled weight decay and the
+            learning rate of SGD keep their meaning. False: its length is at most one.
+        window_dtype: torch.float32, torch.bfloat16, torch.float64, or the name of one.
+        scope: one full matrix for the whole "model", for each param "group", or for each "parameter".
+        solver: "eigh", "cholesky", or "auto".
+        process_group: for models that are alike on several ranks (DDP): the ranks over which the window is split.
+
+    Example:
+        >>> model = torch.nn.Linear(3, 1)
+        >>> whitening = Whitening(model.parameters(), window=10)
+        >>> model(torch.randn(8, 3)).square().mean().backward()
+        >>> whitening()
+    """
+
+    sink = Gradients()
+    warns = False  # what is not finite is left to the optimizer that comes after, as it would have been
+
+    def __init__(
+        self,
+        params: ParamsT,
+        window: int = 20,
+        *,
+        decay: float = 1.0,
+        jitter: float = 1e-6,
+        eps: float = 0.0,
+        keep_norm: bool = True,
+        window_dtype: torch.dtype | str | None = None,
+        scope: str = "model",
+        solver: str = "auto",
+        process_group: Any = None,  # noqa: ANN401 - a ProcessGroup
+    ) -> None:
+        super().__init__(
+            params,
+            window=window,
+            betas=(0.0, decay),
+            jitter=jitter,
+            eps=eps,
+            adjust_lr_fn="keep_norm" if keep_norm else "original",
+            window_dtype=window_dtype,
+            scope=scope,
+            solver=solver,
+            history="newest",
+            process_group=process_group,
+        )
+
+    @torch.no_grad()
+    def __call__(self) -> None:
+        """Whiten the gradients of all parameters."""
+        if torch.compiler.is_compiling():
+            torch.compiler.disable(self._step)(None)  # type: ignore[no-untyped-call]
+        else:
+            self._step(None)
+
+
+def whiten(*optimizers: Optimizer, window: int = 20, **options: Any) -> Any:  # noqa: ANN401 - see Whitening
+    """Make an optimizer full-matrix: its gradients are whitened before it uses them.
+
+    The optimizer keeps its class, its learning rate, its schedulers and its own state. Several optimizers share one
+    window over all their parameters: give them in one call, and step each of them once in a round. Two models that
+    train in turns (a GAN) need a window each: call `whiten` once for each of them. ``optimizer.whitening`` is the
+    `Whitening` that works for it.
+
+    Gradients are whitened when ``step`` begins: after clipping, after unscaling, and after the closure if ``step`` is
+    given one. The state of the window is in the optimizer's ``state_dict``.
+
+    Args:
+        *optimizers: one or several optimizers.
+        window: r, how many past gradients the matrix is made of.
+        **options: of `Whitening`.
+
+    Returns:
+        the optimizer, or the tuple of optimizers, that was given.
+
+    Raises:
+        ValueError: an optimizer is whitened already, has a window of its own, or evaluates a closure several times; or
+            two optimizers have a parameter in common.
+
+    Example:
+        >>> model = torch.nn.Linear(3, 2)
+        >>> muon = torch.optim.Muon([model.weight], lr=1e-2)
+        >>> adamw = torch.optim.AdamW([model.bias], lr=1e-3)
+        >>> muon, adamw = whiten(muon, adamw, window=50)
+        >>> model(torch.randn(8, 3)).square().mean().backward()
+        >>> muon.step(), adamw.step()
+        (None, None)
+    """
+    for optimizer in optimizers:
+        _check_optimizer(optimizer)
+    if not optimizers:
+        raise TypeError("whiten: give one optimizer or several, e.g. whiten(torch.optim.AdamW(model.parameters()))")
+    everyone = [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
+    if len(set(map(id, everyone))) < len(everyone):
+        raise ValueError("whiten: two param groups have a parameter in common; each parameter needs one optimizer")
+    front = FrontEnd(Whitening(groups_of(optimizers), window, **options), optimizers)
+    for optimizer in optimizers:
+        attach(optimizer, front)
+        optimizer.whitening = front.whitening  # type: ignore[attr-defined]
+    return optimizers[0] if len(optimizers) == 1 else optimizers
+
+
+def _check_optimizer(optimizer: Any) -> None:  # noqa: ANN401 - anything a user passes
+    name = type(optimizer).__name__
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(f"whiten takes torch optimizers, got {name}; use Whitening for a loop without an optimizer")
+    if hasattr(optimizer, "whitening"):
+        raise ValueError(f"whiten: this {name} is whitened already; make a new optimizer for another window")
+    if isinstance(optimizer, FullMatrixOptimizer):
+        raise ValueError(f"whiten: {name} has a full matrix of its own; use it as it is")
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ValueError(
+            "whiten: LBFGS evaluates its closure several times in a step and compares the gradients, which whitening "
+            "changes; use LBFGS alone, or whiten AdamW or Muon"
+        )
