@@ -33,7 +33,7 @@ import torch
 
 from ggt_lab.optimizers.specs import optimizer_factory
 from ggt_lab.problems import problem_class
-from ggt_lab.runs.process_pool import processes, run_all, waiting
+from ggt_lab.runs.process_pool import processes, run_all
 from ggt_lab.runs.results import Record, Results
 from ggt_lab.runs.short_run import train
 from ggt_lab.runs.training_loop import seed_everything
@@ -217,8 +217,9 @@ def table(found: dict[Entrant, Score], window: int) -> str:
             if all(score is not None and score.complete for score in pair):
                 alone, whitened = (score.mean for score in pair if score is not None)
                 winner = 1 if whitened < alone else 0
-                cells[winner] = f"**{cells[winner]}**"
-                ratio = f"{alone / whitened:.2g}" if math.isfinite(alone / whitened) else "–"
+                if min(alone, whitened) < math.inf:
+                    cells[winner] = f"**{cells[winner]}**"
+                ratio = f"{alone / whitened:.2g}" if max(alone, whitened) < math.inf else "–"
             lines.append(f"| {TITLES[problem]} | {optimizer} | {cells[0]} | {cells[1]} | {ratio} |")
     return "\n".join(lines)
 
@@ -345,11 +346,10 @@ def main() -> None:
         print(f"{done}/{total} {trial}: {final}", flush=True)
 
     with processes(arguments.workers) as pool:
-        while not arguments.summary:
-            trials = [t for e in entrants for t in next_trials(e, list(results), arguments.steps)]
-            if not waiting(trials, results):
-                break
-            run_all(trials, execute, results, pool, on_done=tell)
+        for problem in () if arguments.summary else arguments.problems:
+            those = [entrant for entrant in entrants if entrant.problem == problem]
+            while trials := [t for e in those for t in next_trials(e, list(results), arguments.steps)]:
+                run_all(trials, execute, results, pool, on_done=tell)
     records = list(results)
     versions = {name: version(name) for name in ("torch", "pytorch_optimizer", "numpy")}
     config = {"steps": arguments.steps, "rates": RATES, "momenta": [FIRST_MOMENTUM, *OTHER_MOMENTA]}

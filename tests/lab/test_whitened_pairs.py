@@ -1,0 +1,118 @@
+"""Optimizers alone and whitened: the search for rate and momentum, the scores, and the page that shows them."""
+
+import importlib.util
+import json
+import math
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from ggt_lab.runs.results import Results
+
+ROOT = Path(__file__).parents[2]
+RECORD = ROOT / "records/2026-11-18-whitened-pairs"
+PAGE = ROOT / "docs/whitening-evidence.md"
+
+
+@pytest.fixture(scope="module")
+def pairs():
+    spec = importlib.util.spec_from_file_location("whitened_pairs", ROOT / "benchmarks/whitened_pairs.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["whitened_pairs"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def made_up(trial, loss):
+    """The record of a run that ended with this loss; it diverged if the loss is not finite."""
+    status = "done" if math.isfinite(loss) else "diverged"
+    curve = [{"step": trial.steps, "loss": loss, "error": 10 * loss}]
+    return {"key": trial.key, **asdict(trial), "metric": "error", "status": status, "curve": curve}
+
+
+def searched(pairs, loss_of):
+    """All runs of an entrant, on a made-up landscape of rate and momentum."""
+    entrant, records = pairs.Entrant("pinn-poisson", "Muon", 50), []
+    while trials := pairs.next_trials(entrant, records, steps=9):
+        records += [made_up(trial, loss_of(trial.lr, trial.momentum)) for trial in trials]
+    return records
+
+
+@pytest.mark.parametrize(
+    ("best_rate", "last_rate", "note"),
+    [
+        (0.012, 10**-1.75, ""),
+        (0.008, 10**-2.25, ""),
+        (0.0001, 10**-3.5, "the lowest rate tried"),
+        (9.0, 0.1, "the highest rate tried"),
+    ],
+)
+def test_search(pairs, best_rate, last_rate, note):
+    """Four rates, two more momenta, one more rate: between the best ones or beyond the edge; then three fresh seeds."""
+    records = searched(pairs, lambda lr, momentum: abs(math.log(lr / best_rate)) + abs(momentum - 0.94))
+    tuning = [r for r in records if r["seed"] == 100]
+    assert (len(tuning), [r["seed"] for r in records[7:]]) == (7, [0, 1, 2])
+    assert [r["momentum"] for r in tuning] == [0.9, 0.9, 0.9, 0.9, 0.8, 0.95, 0.95]
+    assert tuning[-1]["lr"] == pytest.approx(last_rate)
+    best = min(tuning, key=lambda r: r["curve"][-1]["loss"])
+    assert {(r["lr"], r["momentum"]) for r in records[7:]} == {(best["lr"], 0.95)}
+    (line,) = pairs.choices_table(records).splitlines()[2:]
+    assert line == f"| Poisson | Muon | 50 | {best['lr']:.2g} | 0.95 | 7 | {note} |"
+
+
+def test_a_search_in_which_all_diverges(pairs):
+    records = searched(pairs, lambda lr, momentum: math.inf)
+    assert len(records) == 4
+    assert pairs.scores(records) == {}
+
+
+def test_scores_and_tables(pairs):
+    """The lower mean is bold, whichever it is; a run that diverged and a pair that is missing are shown as such."""
+    errors = {
+        ("Muon", 0): (1.0, 2.0, 3.0),
+        ("Muon", 50): (0.1, 0.1, 0.4),
+        ("AdamW", 0): (0.3, 0.3, 0.3),
+        ("AdamW", 50): (0.5, 0.4, 0.6),
+        ("SOAP", 0): (1.0, 1.0, 1.0),
+        ("SOAP", 50): (0.1, 0.1, math.inf),
+        ("NorMuon", 0): (1.0, 1.0),
+    }
+    records = [
+        made_up(pairs.Trial("pinn-poisson", name, window, 0.01, 0.9, seed, 9), value / 10)
+        for (name, window), values in errors.items()
+        for seed, value in enumerate(values)
+    ]
+    found = pairs.scores(records)
+    assert found[pairs.Entrant("pinn-poisson", "Muon", 0)].error == pytest.approx(1 / math.sqrt(3))
+    assert pairs.table(found, 50).splitlines()[2:6] == [
+        "| Poisson, relative error | AdamW | **0.3 ± 0** | 0.5 ± 0.06 | 0.6 |",
+        "| Poisson, relative error | Muon | 2 ± 0.6 | **0.2 ± 0.1** | 10 |",
+        "| Poisson, relative error | NorMuon | 1 ± 0 (2 of 3 seeds) | not run |  |",
+        "| Poisson, relative error | SOAP | **1 ± 0** | 1 of 3 diverged | – |",
+    ]
+    assert pairs.count(found, 50) == (1, 3)
+    assert "incomplete" in pairs.best_table(found, 50)
+
+
+def test_one_run(pairs):
+    """A whitened run follows the cosine to its end and can be read as JSON."""
+    record = pairs.execute(pairs.Trial("pinn-poisson", "NorMuon", 5, 0.01, 0.8, 0, 4))
+    assert record["spec"] == "whiten(NorMuonAndAdamW(weight_decay=0.0, momentum=0.8), window=5)"
+    assert (record["status"], record["curve"][-1]["step"]) == ("done", 4)
+    assert json.loads(json.dumps(record)) == record
+
+
+def test_the_page_shows_the_record(pairs):
+    """Every table of the page, computed again from the runs."""
+    records = list(Results(RECORD / "results.jsonl"))
+    page, found = PAGE.read_text(), pairs.scores(records)
+    for text in (pairs.table(found, 50), pairs.best_table(found, 50), pairs.burgers_errors(records, 50)):
+        assert text in page
+    wins, complete = pairs.count(found, 50)
+    assert f"lower than alone in {wins} of {complete} pairs" in page
+    assert (RECORD / "summary_50.md").read_text() == pairs.summary(records, 50) + "\n"
+    config = json.loads((RECORD / "config.json").read_text())
+    assert config["runs"] == len(records)
+    assert {r["steps"] for r in records} == {config["steps"]}
