@@ -44,10 +44,10 @@ class TanhNetwork(nn.Module):
             jet: the jet (k, points, inputs) of the inputs.
             second: whether the last entry of the jet is the second derivative along the direction before it.
         """
-        for layer in self.layers[:-1]:
+        *hidden, last = (layer for layer in self.layers if isinstance(layer, nn.Linear))
+        for layer in hidden:
             jet = tanh_of_jet(jet @ layer.weight.T, layer.bias, second=second)
-        last = self.layers[-1]
-        output: Tensor = (jet @ last.weight.T).squeeze(2)
+        output = (jet @ last.weight.T).squeeze(2)
         return torch.cat([output[:1] + last.bias, output[1:]])
 
 

@@ -47,8 +47,8 @@ class MuonAndAdamW(torch.optim.Optimizer):
         self._views = {matrix: nn.Parameter(_as_matrix(matrix.detach())) for matrix in matrices}
         self._inner: list[torch.optim.Optimizer] = []
         if matrices:
-            views, rates = list(self._views.values()), {"lr": lr, "weight_decay": weight_decay}
-            self._inner.append(self.of_matrices(views, **rates, momentum=momentum, adjust_lr_fn="match_rms_adamw"))
+            views = list(self._views.values())
+            self._inner.append(self.of_matrices(views, lr, weight_decay, momentum, adjust_lr_fn="match_rms_adamw"))
         if vectors:
             self._inner.append(torch.optim.AdamW(vectors, lr=lr, weight_decay=weight_decay))
         self.register_state_dict_post_hook(_add_parts)

@@ -72,4 +72,5 @@ def equal_rows(polar: Tensor, squares: Tensor) -> Tensor:
     """
     squares.lerp_(polar.square().mean(1, keepdim=True), 1 - _BETA2)
     rows = polar / (squares.sqrt() + 1e-8)
-    return rows * (polar.norm() / (rows.norm() + 1e-8))
+    factor: Tensor = torch.linalg.vector_norm(polar) / (torch.linalg.vector_norm(rows) + 1e-8)
+    return rows * factor

@@ -55,7 +55,8 @@ class _Equation:
 
     def spread(self, count: int, dimensions: int, draw: int) -> Tensor:
         """Points (count, dimensions) that fill (-1, 1) evenly: a scrambled Sobol sequence, one for each ``draw``."""
-        return 2 * torch.quasirandom.SobolEngine(dimensions, scramble=True, seed=10 * self._seed + draw).draw(count) - 1
+        sequence = torch.quasirandom.SobolEngine(dimensions, scramble=True, seed=10 * self._seed + draw)  # type: ignore[no-untyped-call]
+        return 2 * sequence.draw(count) - 1
 
     def parameters(self) -> Iterable[nn.Parameter]:
         return self.network.parameters()
@@ -120,9 +121,9 @@ class Convection(_Equation):
         return torch.stack([x.flatten(), t.flatten()], dim=1), torch.sin(phase).flatten()
 
     def loss_of(self, jet: Tensor) -> Tensor:
-        _, initial, left, right = jet[0].split([self.interior, self.start, self.side, self.side])
-        residual = jet[1, : self.interior].square().mean()
-        return residual + (initial - self.known).square().mean() + (left - right).square().mean()
+        parts = torch.split_with_sizes(jet[0], [self.interior, self.start, self.side, self.side])
+        residual, start = jet[1, : self.interior].square().mean(), (parts[1] - self.known).square().mean()
+        return residual + start + (parts[2] - parts[3]).square().mean()
 
 
 @register("pinn-burgers")
@@ -152,7 +153,7 @@ class Burgers(_Equation):
         return grid, torch.tensor(burgers_solution(tuple(x), tuple(t)), dtype=torch.float32).flatten()
 
     def loss_of(self, jet: Tensor) -> Tensor:
-        u, u_t, u_x, u_xx = jet[:, : self.interior]
+        u, u_t, u_x, u_xx = torch.unbind(jet[:, : self.interior])
         residual = u_t + u * u_x - self.viscosity * u_xx
         return residual.square().mean() + (jet[0, self.interior :] - self.known).square().mean()
 
