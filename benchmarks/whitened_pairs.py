@@ -6,13 +6,13 @@ trains, and appends one line for each finished run to ``OUT/results.jsonl``. Aft
 goes on with the rest. When all runs are there, it writes ``OUT/summary.md`` and the figure ``OUT/pairs``;
 ``--summary`` writes them from the runs that are there. A window of 0 rows is the optimizer alone.
 
-**The protocol.** An entrant is an optimizer with a number of rows, on one problem. Each entrant has seven trials with
+**The protocol.** An entrant is an optimizer with a number of rows, on one problem. Each entrant has eight trials with
 seed 100, which is not reported, to find its learning rate and its momentum:
 
 1. four rates (0.001 to 0.03, each √10 times the one before) with momentum 0.9;
 2. momentum 0.8 and 0.95 at the best rate;
-3. one more rate with the best momentum: half-way (on a logarithmic scale) from the best rate to the better one of its
-   neighbours, or √10 times beyond the best rate if that is the lowest or the highest of the four.
+3. two more rates, one after the other, with the best momentum so far: half-way (on a logarithmic scale) from the best
+   rate to the better one of its neighbours, or √10 times beyond the best rate if no rate beyond it was tried.
 
 The trial with the lowest training loss at the end wins; the error against the exact solution plays no part. The winner
 then runs with the fresh seeds 0, 1 and 2, and these runs are reported. All runs have the same number of steps and a
@@ -53,6 +53,7 @@ OPTIMIZERS = {
 FACTOR = math.sqrt(10)
 RATES = tuple(1e-3 * FACTOR**k for k in range(4))
 FIRST_MOMENTUM, OTHER_MOMENTA = 0.9, (0.8, 0.95)
+TRIALS = len(RATES) + len(OTHER_MOMENTA) + 2
 TUNING_SEED, SEEDS = 100, (0, 1, 2)
 EVALUATIONS = 20
 
@@ -118,27 +119,40 @@ def last(record: Record, number: str) -> float:
     return float(record["curve"][-1][number]) if record["status"] == "done" else math.inf
 
 
-def of_entrant(records: Sequence[Record], entrant: Entrant, *, fresh: bool) -> list[Record]:
-    """The runs of an entrant, with fresh seeds or with the seed of tuning, in the order of seeds."""
+def trials_of(records: Sequence[Record], entrant: Entrant) -> list[Record]:
+    """The runs of an entrant with the seed of tuning."""
     found = [r for r in records if Entrant(r["problem"], r["optimizer"], r["window"]) == entrant]
-    return sorted((r for r in found if (r["seed"] != TUNING_SEED) == fresh), key=lambda r: int(r["seed"]))
+    return [r for r in found if r["seed"] == TUNING_SEED]
+
+
+def fresh_of(records: Sequence[Record], entrant: Entrant) -> list[Record]:
+    """The runs of an entrant with fresh seeds and with what its trials chose, in the order of seeds."""
+    best = best_trial(trials_of(records, entrant))
+    if best is None:
+        return []
+    choice = {**asdict(entrant), "lr": best["lr"], "momentum": best["momentum"]}
+    found = [r for r in records if all(r[key] == value for key, value in choice.items()) and r["seed"] in SEEDS]
+    return sorted(found, key=lambda r: int(r["seed"]))
 
 
 def best_trial(trials: Sequence[Record]) -> Record | None:
-    """The trial with the lowest training loss; None if all diverged."""
-    best = min(trials, key=lambda r: last(r, "loss"))
-    return best if best["status"] == "done" else None
+    """The trial with the lowest training loss; None if there is none, or if all diverged."""
+    return min((r for r in trials if r["status"] == "done"), key=lambda r: last(r, "loss"), default=None)
 
 
-def third_rate(rates: Sequence[Record], best: Record) -> float:
-    """The rate of the last trial, from the four trials of the first stage and the best one of these."""
-    place = RATES.index(best["lr"])
+def better_rate(trials: Sequence[Record]) -> float:
+    """The next rate to try: beyond the best rate if that is the lowest or highest so far, else towards a neighbour."""
+    loss: dict[float, float] = {}
+    for r in trials:
+        loss[r["lr"]] = min(last(r, "loss"), loss.get(r["lr"], math.inf))
+    rates = sorted(loss)
+    place = min(range(len(rates)), key=lambda k: loss[rates[k]])
     if place == 0:
-        return RATES[0] / FACTOR
-    if place == len(RATES) - 1:
-        return RATES[-1] * FACTOR
-    loss = {r["lr"]: last(r, "loss") for r in rates}
-    return RATES[place] * FACTOR ** (0.5 if loss[RATES[place + 1]] < loss[RATES[place - 1]] else -0.5)
+        return rates[0] / FACTOR
+    if place == len(rates) - 1:
+        return rates[-1] * FACTOR
+    neighbour = min(rates[place - 1], rates[place + 1], key=lambda rate: loss[rate])
+    return math.sqrt(rates[place] * neighbour)
 
 
 def next_trials(entrant: Entrant, records: Sequence[Record], steps: int) -> list[Trial]:
@@ -148,26 +162,20 @@ def next_trials(entrant: Entrant, records: Sequence[Record], steps: int) -> list
         return Trial(**asdict(entrant), lr=lr, momentum=momentum, seed=seed, steps=steps)
 
     done = {r["key"]: r for r in records}
-    rates = [trial(lr, FIRST_MOMENTUM) for lr in RATES]
-    if any(t.key not in done for t in rates):
-        return [t for t in rates if t.key not in done]
-    stage = [done[t.key] for t in rates]
-    best = best_trial(stage)
-    if best is None:
-        return []  # no rate of the grid works; the summary says so
-    momenta = [trial(best["lr"], momentum) for momentum in OTHER_MOMENTA]
-    if any(t.key not in done for t in momenta):
-        return [t for t in momenta if t.key not in done]
-    tried = [*stage, *(done[t.key] for t in momenta)]
-    better = best_trial(tried)
-    assert better is not None
-    final = trial(third_rate(stage, best), better["momentum"])
-    if final.key not in done:
-        return [final]
-    chosen = best_trial([*tried, done[final.key]])
-    assert chosen is not None
-    fresh = [trial(chosen["lr"], chosen["momentum"], seed) for seed in SEEDS]
-    return [t for t in fresh if t.key not in done]
+    trials = [trial(lr, FIRST_MOMENTUM) for lr in RATES]
+    while not (missing := [t for t in trials if t.key not in done]):
+        tried = [done[t.key] for t in trials]
+        best = best_trial(tried)
+        if best is None:
+            return []  # no rate of the grid works; the summary says so
+        if len(trials) == TRIALS:
+            fresh = [trial(best["lr"], best["momentum"], seed) for seed in SEEDS]
+            return [t for t in fresh if t.key not in done]
+        if len(trials) == len(RATES):
+            trials += [trial(best["lr"], momentum) for momentum in OTHER_MOMENTA]
+        else:
+            trials.append(trial(better_rate(tried), best["momentum"]))
+    return missing
 
 
 # ---- the summary ----------------------------------------------------------------------------------------------------
@@ -200,7 +208,7 @@ def scores(records: Sequence[Record]) -> dict[Entrant, Score]:
     """The score of every entrant that has fresh runs."""
     found = {}
     for entrant in dict.fromkeys(Entrant(r["problem"], r["optimizer"], r["window"]) for r in records):
-        runs = of_entrant(records, entrant, fresh=True)
+        runs = fresh_of(records, entrant)
         if runs:
             found[entrant] = Score(tuple(last(r, r["metric"]) for r in runs), runs[0]["lr"], runs[0]["momentum"])
     return found
@@ -259,7 +267,7 @@ def choices_table(records: Sequence[Record]) -> str:
     lines = ["| problem | optimizer | rows | rate | momentum | trials | note |", "|---|---|---|---|---|---|---|"]
     found = scores(records)
     for entrant, score in sorted(found.items(), key=lambda item: (item[0].problem, item[0].optimizer, item[0].window)):
-        trials = of_entrant(records, entrant, fresh=False)
+        trials = trials_of(records, entrant)
         rates = [r["lr"] for r in trials]
         diverged = sum(r["status"] != "done" for r in trials)
         notes = ["the lowest rate tried"] * (score.lr <= min(rates)) + ["the highest rate tried"] * (
@@ -277,7 +285,7 @@ def burgers_errors(records: Sequence[Record], window: int) -> str:
     for optimizer in OPTIMIZERS:
         cells = []
         for rows in (0, window):
-            runs = of_entrant(records, Entrant("pinn-burgers", optimizer, rows), fresh=True)
+            runs = fresh_of(records, Entrant("pinn-burgers", optimizer, rows))
             cells.append(_cell(Score(tuple(last(r, "error") for r in runs), 0.0, 0.0) if runs else None))
         lines.append(f"| {optimizer} | {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -338,10 +346,10 @@ def main() -> None:
     arguments = parser.parse_args()
     results = Results(arguments.out / "results.jsonl")
     entrants = [Entrant(p, o, w) for p in arguments.problems for o in arguments.optimizers for w in arguments.windows]
-    total = len(entrants) * (len(RATES) + len(OTHER_MOMENTA) + 1 + len(SEEDS))
+    total = len(entrants) * (TRIALS + len(SEEDS))
 
     def tell(trial: Trial, record: Record) -> None:
-        done = sum(r["steps"] == arguments.steps for r in results)
+        done = sum(Entrant(r["problem"], r["optimizer"], r["window"]) in entrants for r in results)
         final = "diverged" if record["status"] != "done" else json.dumps(record["curve"][-1])
         print(f"{done}/{total} {trial}: {final}", flush=True)
 
