@@ -214,21 +214,30 @@ def scores(records: Sequence[Record]) -> dict[Entrant, Score]:
     return found
 
 
+def apart(alone: Score, whitened: Score) -> float:
+    """How many standard errors of the difference the mean alone lies above the mean whitened."""
+    return (alone.mean - whitened.mean) / (math.hypot(alone.error, whitened.error) or math.inf)
+
+
 def table(found: dict[Entrant, Score], window: int) -> str:
     """Markdown: each pair with its means and standard errors, the lower mean in bold."""
-    lines = ["| problem | optimizer | alone | whitened | alone / whitened |", "|---|---|---|---|---|"]
+    lines = [
+        "| problem | optimizer | alone | whitened | alone / whitened | standard errors |",
+        "|---|---|---|---|---|---|",
+    ]
     for problem in PROBLEMS:
         for optimizer in OPTIMIZERS:
             pair = [found.get(Entrant(problem, optimizer, rows)) for rows in (0, window)]
             cells = [_cell(score) for score in pair]
-            ratio = ""
+            ratio = distance = ""
             if all(score is not None and score.complete for score in pair):
                 alone, whitened = (score.mean for score in pair if score is not None)
                 winner = 1 if whitened < alone else 0
                 if min(alone, whitened) < math.inf:
                     cells[winner] = f"**{cells[winner]}**"
                 ratio = f"{alone / whitened:.2g}" if max(alone, whitened) < math.inf else "–"
-            lines.append(f"| {TITLES[problem]} | {optimizer} | {cells[0]} | {cells[1]} | {ratio} |")
+                distance = f"{apart(*pair):+.1f}" if max(alone, whitened) < math.inf else "–"
+            lines.append(f"| {TITLES[problem]} | {optimizer} | {cells[0]} | {cells[1]} | {ratio} | {distance} |")
     return "\n".join(lines)
 
 
@@ -254,11 +263,10 @@ def best_table(found: dict[Entrant, Score], window: int) -> str:
             lines.append(f"| {TITLES[problem]} | incomplete | incomplete | |")
             continue
         (_, alone), (_, whitened) = best
-        distance = (alone.mean - whitened.mean) / math.hypot(alone.error, whitened.error)
         cells = [f"{name} {_cell(score)}" for name, score in best]
         lower = 1 if whitened.mean < alone.mean else 0
         cells[lower] = f"**{cells[lower]}**"
-        lines.append(f"| {TITLES[problem]} | {cells[0]} | {cells[1]} | {distance:+.1f} |")
+        lines.append(f"| {TITLES[problem]} | {cells[0]} | {cells[1]} | {apart(alone, whitened):+.1f} |")
     return "\n".join(lines)
 
 

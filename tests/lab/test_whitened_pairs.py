@@ -87,10 +87,10 @@ def test_scores_and_tables(pairs):
     found = pairs.scores(records)
     assert found[pairs.Entrant("pinn-poisson", "Muon", 0)].error == pytest.approx(1 / math.sqrt(3))
     assert pairs.table(found, 50).splitlines()[2:6] == [
-        "| Poisson, relative error | AdamW | **0.3 ± 0** | 0.5 ± 0.06 | 0.6 |",
-        "| Poisson, relative error | Muon | 2 ± 0.6 | **0.2 ± 0.1** | 10 |",
-        "| Poisson, relative error | NorMuon | 1 ± 0 (2 of 3 seeds) | not run |  |",
-        "| Poisson, relative error | SOAP | **1 ± 0** | 1 of 3 diverged | – |",
+        "| Poisson, relative error | AdamW | **0.3 ± 0** | 0.5 ± 0.06 | 0.6 | -3.5 |",
+        "| Poisson, relative error | Muon | 2 ± 0.6 | **0.2 ± 0.1** | 10 | +3.1 |",
+        "| Poisson, relative error | NorMuon | 1 ± 0 (2 of 3 seeds) | not run |  |  |",
+        "| Poisson, relative error | SOAP | **1 ± 0** | 1 of 3 diverged | – | – |",
     ]
     assert pairs.count(found, 50) == (1, 3)
     assert "incomplete" in pairs.best_table(found, 50)
