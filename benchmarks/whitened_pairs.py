@@ -1,10 +1,10 @@
 """Does whitening help? Optimizers alone and whitened, on equations that networks solve, with equal trials for all.
 
-    python benchmarks/whitened_pairs.py OUT [--steps 1500] [--windows 0 50] [--workers 1] [--problems pinn-poisson]
+    python benchmarks/whitened_pairs.py OUT [--windows 0 50] [--unit-length] [--problems pinn-poisson] [--workers 1]
 
 trains, and appends one line for each finished run to ``OUT/results.jsonl``. After an interruption, the same command
-goes on with the rest. When all runs are there, it writes ``OUT/summary.md`` and the figure ``OUT/pairs``;
-``--summary`` writes them from the runs that are there. A window of 0 rows is the optimizer alone.
+goes on with the rest. When all runs are there, it writes a summary and a figure; ``--summary`` writes them from the
+runs that are there. A window of 0 rows is the optimizer alone. ``--unit-length`` whitens with ``keep_norm=False``.
 
 **The protocol.** An entrant is an optimizer with a number of rows, on one problem. Each entrant has eight trials with
 seed 100, which is not reported, to find its learning rate and its momentum:
@@ -56,6 +56,9 @@ FIRST_MOMENTUM, OTHER_MOMENTA = 0.9, (0.8, 0.95)
 TRIALS = len(RATES) + len(OTHER_MOMENTA) + 2
 TUNING_SEED, SEEDS = 100, (0, 1, 2)
 EVALUATIONS = 20
+Method = tuple[int, bool]
+"""The number of rows, and ``keep_norm`` of `torch_ggt.whiten`."""
+ALONE: Method = (0, True)
 
 
 @dataclass(frozen=True)
@@ -65,10 +68,7 @@ class Entrant:
     problem: str
     optimizer: str
     window: int
-
-    @property
-    def name(self) -> str:
-        return f"{self.optimizer} whitened" if self.window else self.optimizer
+    keep_norm: bool = True
 
 
 @dataclass(frozen=True)
@@ -82,15 +82,20 @@ class Trial:
     momentum: float
     seed: int
     steps: int
+    keep_norm: bool = True
 
     @property
     def key(self) -> str:
-        return json.dumps(asdict(self), sort_keys=True)
+        words = asdict(self)
+        if self.keep_norm:  # the keys of the first runs have no such word
+            del words["keep_norm"]
+        return json.dumps(words, sort_keys=True)
 
     @property
     def spec(self) -> str:
         plain = OPTIMIZERS[self.optimizer].format(momentum=self.momentum)
-        return f"whiten({plain}, window={self.window})" if self.window else plain
+        options = f"window={self.window}" + ("" if self.keep_norm else ", keep_norm=False")
+        return f"whiten({plain}, {options})" if self.window else plain
 
     def __str__(self) -> str:
         return f"{self.problem}, {self.spec}, lr {self.lr:.2g}, seed {self.seed}"
@@ -119,9 +124,14 @@ def last(record: Record, number: str) -> float:
     return float(record["curve"][-1][number]) if record["status"] == "done" else math.inf
 
 
+def entrant_of(record: Record) -> Entrant:
+    """Whose run it is."""
+    return Entrant(record["problem"], record["optimizer"], record["window"], record.get("keep_norm", True))
+
+
 def trials_of(records: Sequence[Record], entrant: Entrant) -> list[Record]:
     """The runs of an entrant with the seed of tuning."""
-    found = [r for r in records if Entrant(r["problem"], r["optimizer"], r["window"]) == entrant]
+    found = [r for r in records if entrant_of(r) == entrant]
     return [r for r in found if r["seed"] == TUNING_SEED]
 
 
@@ -130,8 +140,8 @@ def fresh_of(records: Sequence[Record], entrant: Entrant) -> list[Record]:
     best = best_trial(trials_of(records, entrant))
     if best is None:
         return []
-    choice = {**asdict(entrant), "lr": best["lr"], "momentum": best["momentum"]}
-    found = [r for r in records if all(r[key] == value for key, value in choice.items()) and r["seed"] in SEEDS]
+    choice = (entrant, best["lr"], best["momentum"])
+    found = [r for r in records if (entrant_of(r), r["lr"], r["momentum"]) == choice and r["seed"] in SEEDS]
     return sorted(found, key=lambda r: int(r["seed"]))
 
 
@@ -199,15 +209,15 @@ class Score:
 
     @property
     def error(self) -> float:
-        """The standard error of the mean; infinite if a run diverged."""
-        finite = all(map(math.isfinite, self.values))
+        """The standard error of the mean; infinite if a run diverged, or if there is only one run."""
+        finite = all(map(math.isfinite, self.values)) and len(self.values) > 1
         return statistics.stdev(self.values) / math.sqrt(len(self.values)) if finite else math.inf
 
 
 def scores(records: Sequence[Record]) -> dict[Entrant, Score]:
     """The score of every entrant that has fresh runs."""
     found = {}
-    for entrant in dict.fromkeys(Entrant(r["problem"], r["optimizer"], r["window"]) for r in records):
+    for entrant in dict.fromkeys(entrant_of(r) for r in records):
         runs = fresh_of(records, entrant)
         if runs:
             found[entrant] = Score(tuple(last(r, r["metric"]) for r in runs), runs[0]["lr"], runs[0]["momentum"])
@@ -219,7 +229,7 @@ def apart(alone: Score, whitened: Score) -> float:
     return (alone.mean - whitened.mean) / (math.hypot(alone.error, whitened.error) or math.inf)
 
 
-def table(found: dict[Entrant, Score], window: int) -> str:
+def table(found: dict[Entrant, Score], method: Method) -> str:
     """Markdown: each pair with its means and standard errors, the lower mean in bold."""
     lines = [
         "| problem | optimizer | alone | whitened | alone / whitened | standard errors |",
@@ -227,7 +237,7 @@ def table(found: dict[Entrant, Score], window: int) -> str:
     ]
     for problem in PROBLEMS:
         for optimizer in OPTIMIZERS:
-            pair = [found.get(Entrant(problem, optimizer, rows)) for rows in (0, window)]
+            pair = [found.get(Entrant(problem, optimizer, *how)) for how in (ALONE, method)]
             cells = [_cell(score) for score in pair]
             ratio = distance = ""
             if all(score is not None and score.complete for score in pair):
@@ -249,13 +259,13 @@ def _cell(score: Score | None) -> str:
     return text if score.complete else f"{text} ({len(score.values)} of {len(SEEDS)} seeds)"
 
 
-def best_table(found: dict[Entrant, Score], window: int) -> str:
+def best_table(found: dict[Entrant, Score], method: Method) -> str:
     """Markdown: on each problem, the best optimizer alone against the best whitened one."""
     lines = ["| problem | best alone | best whitened | difference in standard errors |", "|---|---|---|---|"]
     for problem in PROBLEMS:
         best = []
-        for rows in (0, window):
-            named = {o: found[e] for o in OPTIMIZERS if (e := Entrant(problem, o, rows)) in found}
+        for how in (ALONE, method):
+            named = {o: found[e] for o in OPTIMIZERS if (e := Entrant(problem, o, *how)) in found}
             complete = {o: score for o, score in named.items() if score.complete}
             if len(complete) == len(OPTIMIZERS):
                 best.append(min(complete.items(), key=lambda item: item[1].mean))
@@ -270,11 +280,19 @@ def best_table(found: dict[Entrant, Score], window: int) -> str:
     return "\n".join(lines)
 
 
+def named(method: Method) -> str:
+    """A method in words."""
+    window, keep_norm = method
+    if not window:
+        return "alone"
+    return f"{window} rows, {'the length of the gradient' if keep_norm else 'length at most one'}"
+
+
 def choices_table(records: Sequence[Record]) -> str:
     """Markdown: what the trials chose for each entrant, with a note where the rate is at the edge of those tried."""
-    lines = ["| problem | optimizer | rows | rate | momentum | trials | note |", "|---|---|---|---|---|---|---|"]
+    lines = ["| problem | optimizer | whitened | rate | momentum | trials | note |", "|---|---|---|---|---|---|---|"]
     found = scores(records)
-    for entrant, score in sorted(found.items(), key=lambda item: (item[0].problem, item[0].optimizer, item[0].window)):
+    for entrant, score in sorted(found.items(), key=lambda item: str(item[0])):
         trials = trials_of(records, entrant)
         rates = [r["lr"] for r in trials]
         diverged = sum(r["status"] != "done" for r in trials)
@@ -282,63 +300,65 @@ def choices_table(records: Sequence[Record]) -> str:
             score.lr >= max(rates)
         )
         notes += [f"{diverged} diverged"] * bool(diverged)
+        how = named((entrant.window, entrant.keep_norm))
         words = f"{score.lr:.2g} | {score.momentum} | {len(trials)} | {', '.join(notes)}"
-        lines.append(f"| {TITLES[entrant.problem].split(',')[0]} | {entrant.optimizer} | {entrant.window} | {words} |")
+        lines.append(f"| {TITLES[entrant.problem].split(',')[0]} | {entrant.optimizer} | {how} | {words} |")
     return "\n".join(lines)
 
 
-def burgers_errors(records: Sequence[Record], window: int) -> str:
+def burgers_errors(records: Sequence[Record], method: Method) -> str:
     """Markdown: the relative error on Burgers' equation, which is not the metric of that problem."""
     lines = ["| optimizer | alone | whitened |", "|---|---|---|"]
     for optimizer in OPTIMIZERS:
         cells = []
-        for rows in (0, window):
-            runs = fresh_of(records, Entrant("pinn-burgers", optimizer, rows))
+        for how in (ALONE, method):
+            runs = fresh_of(records, Entrant("pinn-burgers", optimizer, *how))
             cells.append(_cell(Score(tuple(last(r, "error") for r in runs), 0.0, 0.0) if runs else None))
         lines.append(f"| {optimizer} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def count(found: dict[Entrant, Score], window: int) -> tuple[int, int]:
+def count(found: dict[Entrant, Score], method: Method) -> tuple[int, int]:
     """How many pairs whitening wins (the lower mean), and how many complete pairs there are."""
-    pairs = [(found.get(Entrant(p, o, 0)), found.get(Entrant(p, o, window))) for p in PROBLEMS for o in OPTIMIZERS]
+    pairs = [(found.get(Entrant(p, o, 0)), found.get(Entrant(p, o, *method))) for p in PROBLEMS for o in OPTIMIZERS]
     complete = [(a, w) for a, w in pairs if a is not None and w is not None and a.complete and w.complete]
     return sum(w.mean < a.mean for a, w in complete), len(complete)
 
 
-def summary(records: Sequence[Record], window: int) -> str:
+def summary(records: Sequence[Record], method: Method) -> str:
     """The page of a record: the pairs, the best, the choices of the trials."""
     found = scores(records)
-    wins, pairs = count(found, window)
+    wins, pairs = count(found, method)
     return "\n\n".join(
         [
-            f"Whitened with {window} rows is lower than alone in {wins} of {pairs} pairs.",
-            table(found, window),
-            best_table(found, window),
+            f"Whitened ({named(method)}) is lower than alone in {wins} of {pairs} pairs.",
+            table(found, method),
+            best_table(found, method),
             "Relative error on Burgers' equation:",
-            burgers_errors(records, window),
+            burgers_errors(records, method),
             "What the trials chose:",
             choices_table(records),
         ]
     )
 
 
-def draw(records: Sequence[Record], window: int, path: Path) -> None:
-    """Draw the pairs: one panel for each problem."""
-    from ggt_lab.figures.paired_dots import draw_pairs  # noqa: PLC0415 - needs matplotlib
+def draw(records: Sequence[Record], path: Path) -> None:
+    """Draw all methods that have fresh runs: one panel for each problem."""
+    from ggt_lab.figures.side_by_side import draw_sides  # noqa: PLC0415 - needs matplotlib
 
     found = scores(records)
+    methods = sorted({(e.window, e.keep_norm) for e in found}, key=lambda method: (method[0], not method[1]))
     panels = {
         TITLES[problem]: {
             optimizer: [
-                found[e].values if (e := Entrant(problem, optimizer, rows)) in found else () for rows in (0, window)
+                found[e].values if (e := Entrant(problem, optimizer, *method)) in found else () for method in methods
             ]
             for optimizer in OPTIMIZERS
         }
         for problem in PROBLEMS
         if any(entrant.problem == problem for entrant in found)
     }
-    draw_pairs(panels, ("alone", f"whitened, {window} rows"), path)
+    draw_sides(panels, [named(method) for method in methods], path)
 
 
 def main() -> None:
@@ -347,17 +367,19 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--steps", type=int, default=1500)
     parser.add_argument("--windows", type=int, nargs="+", default=[0, 50])
+    parser.add_argument("--unit-length", action="store_true", help="whiten with keep_norm=False")
     parser.add_argument("--problems", nargs="+", choices=PROBLEMS, default=PROBLEMS)
     parser.add_argument("--optimizers", nargs="+", choices=OPTIMIZERS, default=list(OPTIMIZERS))
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--summary", action="store_true", help="train nothing; sum up the runs that are there")
     arguments = parser.parse_args()
     results = Results(arguments.out / "results.jsonl")
-    entrants = [Entrant(p, o, w) for p in arguments.problems for o in arguments.optimizers for w in arguments.windows]
+    methods = [(window, not (window and arguments.unit_length)) for window in arguments.windows]
+    entrants = [Entrant(p, o, *method) for p in arguments.problems for o in arguments.optimizers for method in methods]
     total = len(entrants) * (TRIALS + len(SEEDS))
 
     def tell(trial: Trial, record: Record) -> None:
-        done = sum(Entrant(r["problem"], r["optimizer"], r["window"]) in entrants for r in results)
+        done = sum(entrant_of(r) in entrants for r in results)
         final = "diverged" if record["status"] != "done" else json.dumps(record["curve"][-1])
         print(f"{done}/{total} {trial}: {final}", flush=True)
 
@@ -372,11 +394,13 @@ def main() -> None:
     config |= {"tuning_seed": TUNING_SEED, "seeds": SEEDS, "optimizers": OPTIMIZERS, "runs": len(records)}
     config |= {"versions": {**versions, "python": platform.python_version()}, "machine": platform.platform()}
     (arguments.out / "config.json").write_text(json.dumps(config, indent=1) + "\n")
-    for window in [w for w in arguments.windows if w]:
-        name = f"summary_{window}"
-        (arguments.out / f"{name}.md").write_text(summary(records, window) + "\n")
-        draw(records, window, arguments.out / f"pairs_{window}")
-        print(f"\n{(arguments.out / f'{name}.md').read_text()}")
+    for method in [method for method in methods if method[0]]:
+        name = f"{method[0]}_{'kept' if method[1] else 'unit'}_length"
+        page = arguments.out / f"summary_{name}.md"
+        page.write_text(summary(records, method) + "\n")
+        print(f"\n{page.read_text()}")
+    if scores(records):
+        draw(records, arguments.out / "pairs")
 
 
 if __name__ == "__main__":

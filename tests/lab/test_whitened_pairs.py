@@ -13,6 +13,8 @@ from ggt_lab.runs.results import Results
 
 ROOT = Path(__file__).parents[2]
 RECORD = ROOT / "records/2026-11-18-whitened-pairs"
+HOW = "50 rows, the length of the gradient"
+KEPT, UNIT = (50, True), (50, False)
 PAGE = ROOT / "docs/whitening-evidence.md"
 
 
@@ -59,7 +61,7 @@ def test_search(pairs, best_rate, last_rates, note):
     best = min(tuning, key=lambda r: r["curve"][-1]["loss"])
     assert {(r["lr"], r["momentum"]) for r in records[8:]} == {(best["lr"], 0.95)}
     (line,) = pairs.choices_table(records).splitlines()[2:]
-    assert line == f"| Poisson | Muon | 50 | {best['lr']:.2g} | 0.95 | 8 | {note} |"
+    assert line == f"| Poisson | Muon | {HOW} | {best['lr']:.2g} | 0.95 | 8 | {note} |"
 
 
 def test_a_search_in_which_all_diverges(pairs):
@@ -86,33 +88,34 @@ def test_scores_and_tables(pairs):
     ]
     found = pairs.scores(records)
     assert found[pairs.Entrant("pinn-poisson", "Muon", 0)].error == pytest.approx(1 / math.sqrt(3))
-    assert pairs.table(found, 50).splitlines()[2:6] == [
+    assert pairs.table(found, KEPT).splitlines()[2:6] == [
         "| Poisson, relative error | AdamW | **0.3 ± 0** | 0.5 ± 0.06 | 0.6 | -3.5 |",
         "| Poisson, relative error | Muon | 2 ± 0.6 | **0.2 ± 0.1** | 10 | +3.1 |",
         "| Poisson, relative error | NorMuon | 1 ± 0 (2 of 3 seeds) | not run |  |  |",
         "| Poisson, relative error | SOAP | **1 ± 0** | 1 of 3 diverged | – | – |",
     ]
-    assert pairs.count(found, 50) == (1, 3)
-    assert "incomplete" in pairs.best_table(found, 50)
+    assert pairs.count(found, KEPT) == (1, 3)
+    assert "incomplete" in pairs.best_table(found, KEPT)
 
 
 def test_one_run(pairs):
     """A whitened run follows the cosine to its end and can be read as JSON."""
-    record = pairs.execute(pairs.Trial("pinn-poisson", "NorMuon", 5, 0.01, 0.8, 0, 4))
-    assert record["spec"] == "whiten(NorMuonAndAdamW(weight_decay=0.0, momentum=0.8), window=5)"
+    record = pairs.execute(pairs.Trial("pinn-poisson", "NorMuon", 5, 0.01, 0.8, 0, 4, keep_norm=False))
+    assert record["spec"] == "whiten(NorMuonAndAdamW(weight_decay=0.0, momentum=0.8), window=5, keep_norm=False)"
     assert (record["status"], record["curve"][-1]["step"]) == ("done", 4)
     assert json.loads(json.dumps(record)) == record
 
 
-def test_the_page_shows_the_record(pairs):
+@pytest.mark.parametrize(("method", "name"), [(KEPT, "50_kept_length"), (UNIT, "50_unit_length")])
+def test_the_page_shows_the_record(pairs, method, name):
     """Every table of the page, computed again from the runs."""
     records = list(Results(RECORD / "results.jsonl"))
     page, found = PAGE.read_text(), pairs.scores(records)
-    for text in (pairs.table(found, 50), pairs.best_table(found, 50), pairs.burgers_errors(records, 50)):
+    for text in (pairs.table(found, method), pairs.best_table(found, method), pairs.burgers_errors(records, method)):
         assert text in page
-    wins, complete = pairs.count(found, 50)
-    assert f"lower than alone in {wins} of {complete} pairs" in page
-    assert (RECORD / "summary_50.md").read_text() == pairs.summary(records, 50) + "\n"
+    wins, complete = pairs.count(found, method)
+    assert f"({pairs.named(method)}) is lower than alone in {wins} of {complete} pairs" in page
+    assert (RECORD / f"summary_{name}.md").read_text() == pairs.summary(records, method) + "\n"
     config = json.loads((RECORD / "config.json").read_text())
     assert config["runs"] == len(records)
     assert {r["steps"] for r in records} == {config["steps"]}
