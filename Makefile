@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 BENCH_READY := $(VENV)/.bench-ready
 
-.PHONY: demo test soak lint format bench clean help
+.PHONY: demo test soak lint format bench package clean help
 
 help:             ## list the targets
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## */\t/' | expand -t 12
@@ -34,10 +34,14 @@ bench: $(BENCH_READY)  ## CPU cost of a step, beside the bare products and torch
 	@rm -rf out/cpu
 	@$(BIN)/ggt bench --what cpu --out out/cpu
 
+package: $(READY) ## build the wheel and the source archive, and use the wheel in empty environments
+	@$(BIN)/python tools/check_package.py
+
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "torch-ggt needs Python 3.11 or newer; set PYTHON=/path/to/python3.11")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@$(BIN)/python -m pip check
 	@touch $@
 
 $(BENCH_READY): $(READY)

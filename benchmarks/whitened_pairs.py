@@ -1,10 +1,11 @@
 """Does whitening help? Optimizers alone and whitened, on equations that networks solve, with equal trials for all.
 
-    python benchmarks/whitened_pairs.py OUT [--windows 0 50] [--unit-length] [--problems pinn-poisson] [--workers 1]
+    python benchmarks/whitened_pairs.py OUT [--methods alone kept] [--problems pinn-poisson] [--workers 1]
 
 trains, and appends one line for each finished run to ``OUT/results.jsonl``. After an interruption, the same command
 goes on with the rest. When all runs are there, it writes a summary and a figure; ``--summary`` writes them from the
-runs that are there. A window of 0 rows is the optimizer alone. ``--unit-length`` whitens with ``keep_norm=False``.
+runs that are there. The methods are: "alone"; "kept" (whitened with 50 rows, ``keep_norm=True``), "unit" (50 rows,
+``keep_norm=False``), both with ``shrinkage=0``; and "defaults" (``whiten(optimizer)``, which has 20 rows).
 
 **The protocol.** An entrant is an optimizer with a number of rows, on one problem. Each entrant has eight trials with
 seed 100, which is not reported, to find its learning rate and its momentum:
@@ -56,9 +57,15 @@ FIRST_MOMENTUM, OTHER_MOMENTA = 0.9, (0.8, 0.95)
 TRIALS = len(RATES) + len(OTHER_MOMENTA) + 2
 TUNING_SEED, SEEDS = 100, (0, 1, 2)
 EVALUATIONS = 20
-Method = tuple[int, bool]
-"""The number of rows, and ``keep_norm`` of `torch_ggt.whiten`."""
-ALONE: Method = (0, True)
+Method = tuple[int, bool | None, float | str]
+"""The options ``window``, ``keep_norm`` and ``shrinkage`` of `torch_ggt.whiten`."""
+ALONE: Method = (0, True, 0.0)
+METHODS: dict[str, Method] = {
+    "alone": ALONE,
+    "kept": (50, True, 0.0),
+    "unit": (50, False, 0.0),
+    "defaults": (20, None, "auto"),
+}
 
 
 @dataclass(frozen=True)
@@ -68,7 +75,8 @@ class Entrant:
     problem: str
     optimizer: str
     window: int
-    keep_norm: bool = True
+    keep_norm: bool | None = True
+    shrinkage: float | str = 0.0
 
 
 @dataclass(frozen=True)
@@ -82,20 +90,18 @@ class Trial:
     momentum: float
     seed: int
     steps: int
-    keep_norm: bool = True
+    keep_norm: bool | None = True
+    shrinkage: float | str = 0.0
 
     @property
     def key(self) -> str:
-        words = asdict(self)
-        if self.keep_norm:  # the keys of the first runs have no such word
-            del words["keep_norm"]
-        return json.dumps(words, sort_keys=True)
+        return json.dumps(asdict(self), sort_keys=True)
 
     @property
     def spec(self) -> str:
         plain = OPTIMIZERS[self.optimizer].format(momentum=self.momentum)
-        options = f"window={self.window}" + ("" if self.keep_norm else ", keep_norm=False")
-        return f"whiten({plain}, {options})" if self.window else plain
+        options = f"keep_norm={self.keep_norm}, shrinkage={self.shrinkage!r}"
+        return f"whiten({plain}, window={self.window}, {options})" if self.window else plain
 
     def __str__(self) -> str:
         return f"{self.problem}, {self.spec}, lr {self.lr:.2g}, seed {self.seed}"
@@ -112,8 +118,8 @@ def execute(trial: Trial) -> Record:
     make = optimizer_factory(trial.spec)
     outcome = train(problem, make, trial.lr, steps=trial.steps, evaluations=EVALUATIONS, rate_at=cosine)
     # Without the seconds: other work ran on the machine.
-    curve = [{"step": p["step"], **{n: float(f"{p[n]:.5g}") for n in ("loss", "error")}} for p in outcome.curve]
-    return {**asdict(trial), "spec": trial.spec, "metric": problem.metric, "status": outcome.status, "curve": curve}
+    points = [{"step": p["step"], **{n: float(f"{p[n]:.5g}") for n in ("loss", "error")}} for p in outcome.curve]
+    return {**asdict(trial), "spec": trial.spec, "metric": problem.metric, "status": outcome.status, "points": points}
 
 
 # ---- the search for the rate and the momentum -----------------------------------------------------------------------
@@ -121,12 +127,12 @@ def execute(trial: Trial) -> Record:
 
 def last(record: Record, number: str) -> float:
     """The number at the end of a run; infinite if the run diverged."""
-    return float(record["curve"][-1][number]) if record["status"] == "done" else math.inf
+    return float(record["points"][-1][number]) if record["status"] == "done" else math.inf
 
 
 def entrant_of(record: Record) -> Entrant:
     """Whose run it is."""
-    return Entrant(record["problem"], record["optimizer"], record["window"], record.get("keep_norm", True))
+    return Entrant(*(record[name] for name in ("problem", "optimizer", "window", "keep_norm", "shrinkage")))
 
 
 def trials_of(records: Sequence[Record], entrant: Entrant) -> list[Record]:
@@ -282,10 +288,13 @@ def best_table(found: dict[Entrant, Score], method: Method) -> str:
 
 def named(method: Method) -> str:
     """A method in words."""
-    window, keep_norm = method
-    if not window:
-        return "alone"
-    return f"{window} rows, {'the length of the gradient' if keep_norm else 'length at most one'}"
+    words = {
+        "alone": "alone",
+        "kept": "50 rows, the length of the gradient",
+        "unit": "50 rows, length near one",
+        "defaults": "the defaults, 20 rows",
+    }
+    return next(words[name] for name, known in METHODS.items() if known == method)
 
 
 def choices_table(records: Sequence[Record]) -> str:
@@ -300,7 +309,7 @@ def choices_table(records: Sequence[Record]) -> str:
             score.lr >= max(rates)
         )
         notes += [f"{diverged} diverged"] * bool(diverged)
-        how = named((entrant.window, entrant.keep_norm))
+        how = named((entrant.window, entrant.keep_norm, entrant.shrinkage))
         words = f"{score.lr:.2g} | {score.momentum} | {len(trials)} | {', '.join(notes)}"
         lines.append(f"| {TITLES[entrant.problem].split(',')[0]} | {entrant.optimizer} | {how} | {words} |")
     return "\n".join(lines)
@@ -347,7 +356,7 @@ def draw(records: Sequence[Record], path: Path) -> None:
     from ggt_lab.figures.side_by_side import draw_sides  # noqa: PLC0415 - needs matplotlib
 
     found = scores(records)
-    methods = sorted({(e.window, e.keep_norm) for e in found}, key=lambda method: (method[0], not method[1]))
+    methods = list(METHODS.values())
     panels = {
         TITLES[problem]: {
             optimizer: [
@@ -366,21 +375,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--steps", type=int, default=1500)
-    parser.add_argument("--windows", type=int, nargs="+", default=[0, 50])
-    parser.add_argument("--unit-length", action="store_true", help="whiten with keep_norm=False")
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--problems", nargs="+", choices=PROBLEMS, default=PROBLEMS)
     parser.add_argument("--optimizers", nargs="+", choices=OPTIMIZERS, default=list(OPTIMIZERS))
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--summary", action="store_true", help="train nothing; sum up the runs that are there")
     arguments = parser.parse_args()
     results = Results(arguments.out / "results.jsonl")
-    methods = [(window, not (window and arguments.unit_length)) for window in arguments.windows]
+    methods = [METHODS[name] for name in arguments.methods]
     entrants = [Entrant(p, o, *method) for p in arguments.problems for o in arguments.optimizers for method in methods]
     total = len(entrants) * (TRIALS + len(SEEDS))
 
     def tell(trial: Trial, record: Record) -> None:
         done = sum(entrant_of(r) in entrants for r in results)
-        final = "diverged" if record["status"] != "done" else json.dumps(record["curve"][-1])
+        final = "diverged" if record["status"] != "done" else json.dumps(record["points"][-1])
         print(f"{done}/{total} {trial}: {final}", flush=True)
 
     with processes(arguments.workers) as pool:
@@ -394,10 +402,9 @@ def main() -> None:
     config |= {"tuning_seed": TUNING_SEED, "seeds": SEEDS, "optimizers": OPTIMIZERS, "runs": len(records)}
     config |= {"versions": {**versions, "python": platform.python_version()}, "machine": platform.platform()}
     (arguments.out / "config.json").write_text(json.dumps(config, indent=1) + "\n")
-    for method in [method for method in methods if method[0]]:
-        name = f"{method[0]}_{'kept' if method[1] else 'unit'}_length"
+    for name in (name for name in arguments.methods if name != "alone"):
         page = arguments.out / f"summary_{name}.md"
-        page.write_text(summary(records, method) + "\n")
+        page.write_text(summary(records, METHODS[name]) + "\n")
         print(f"\n{page.read_text()}")
     if scores(records):
         draw(records, arguments.out / "pairs")

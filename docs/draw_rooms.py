@@ -22,17 +22,19 @@ WORDS = {
     "ggt": (3, "options of GGT"),
     "step": (3, "a step on one page"),
     "state": (3, "live and saved state"),
-    "memory": (3, "what fits"),
+    "memory": (3, "bytes, and what fits"),
     "window": (3, "the ring and its Gram"),
     "backends": (3, "CPU, torch, Triton"),
     "options": (3, "one table of options"),
     "distributed": (0, "columns over ranks"),
     "solver": (4, "the r × r function"),
     "scopes": (5, "who shares a matrix"),
+    "groups": (7, "the groups of a model"),
     "reference": (0, "the paper, literally"),
     "layout": (1, "spans of a flat vector"),
     "rules": (2, "what enters the window"),
     "finish": (3, "what becomes of a step"),
+    "polar": (3, "U Vᵀ of a matrix"),
     "quadrature": (4, "nodes of the solver"),
     "parameters": (5, "names, devices, errors"),
     "sinks": (6, "where a step goes"),
@@ -48,7 +50,7 @@ WAY = [
     ("sinks", "x ← x − η·s·G c"),
 ]
 
-WIDTH, HEIGHT = 1200, 762
+WIDTH, HEIGHT = 1368, 762
 BOX, TALL, PITCH, LEFT, ACROSS = 148, 46, 74, 94, 168
 GREY, INK, ORANGE = "#7d8a98", "#1d2733", "#c05f00"
 
@@ -235,7 +237,7 @@ class Drawing:
 
     def legend(self) -> None:
         """What the colors and numbers mean."""
-        x, y = 712, 40
+        x, y = 712, 66
         self.text(x, y, "The way of a gradient", 15, bold=True, color=ORANGE)
         for number, (room, words) in enumerate(WAY, 1):
             self.badge(x + 10, y + 24 * number - 2, number)

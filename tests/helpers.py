@@ -29,3 +29,12 @@ def single(d, dtype=torch.float32, **options):
     """A GGT over one parameter of d elements, whose steps are the plain u of the paper."""
     parameter = torch.nn.Parameter(torch.zeros(d, dtype=dtype))
     return parameter, GGT([parameter], lr=1.0, adjust_lr_fn="original", **options)
+
+
+def words(value):
+    """An id for a parametrized test that is one on all workers: no address of a function, no order of a set."""
+    if isinstance(value, dict):
+        return str({key: words(item) for key, item in value.items()})
+    if isinstance(value, set):
+        return str(sorted(value))
+    return getattr(value, "__name__", str(value))

@@ -32,15 +32,15 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 # Every room, from the ground up. A room imports only rooms that stand on a line above its own.
 ORDER = [
-    {"finish", "layout", "parameters", "quadrature", "reference", "rules", "sinks"},
-    {"distributed", "scopes", "solver"},
+    {"groups", "layout", "parameters", "polar", "quadrature", "reference", "rules", "shrinkage", "sinks"},
+    {"distributed", "finish", "scopes", "solver"},
     {"options"},
     {"backends"},
     {"window"},
     {"memory"},
     {"state"},
     {"front_end", "step"},
-    {"ggt", "spectrum", "whiten"},
+    {"ggt", "relatives", "spectrum", "whiten"},
     {"torch_ggt"},
 ]
 
@@ -113,7 +113,7 @@ def test_no_module_is_long():
         assert len(path.read_text().splitlines()) <= 400, path.name
 
 
-@pytest.mark.xfail(strict=True, reason="about 5,700 lines; docs/architecture.md says that the goal was missed")
+@pytest.mark.xfail(strict=True, reason="about 6,100 lines; docs/architecture.md says that the goal was missed")
 def test_all_modules_together_are_short():
     assert sum(len(path.read_text().splitlines()) for path in FILES) <= 4900
 
@@ -164,7 +164,8 @@ def test_the_trace_on_the_page_is_the_trace_of_a_step(steady_step):
 def test_the_signature_of_ggt_has_the_defaults_of_the_table():
     signature = inspect.signature(GGT.__init__).parameters
     found = {name: parameter.default for name, parameter in signature.items() if name in OPTIONS}
-    assert found == {name: option.default for name, option in OPTIONS.items()}
+    of_ggt = {name: option for name, option in OPTIONS.items() if name != "momentum_decay"}  # NAdam has it
+    assert found == {name: option.default for name, option in of_ggt.items()}
     assert signature.keys() - OPTIONS.keys() == {"self", "params", "cuda_graph", "process_group"}
 
 
@@ -281,6 +282,15 @@ def test_the_member_of_the_tutorial_refuses_a_mean_square_that_stays_zero():
         RMSprop(make_parameters(), alpha=1.0)
 
 
+def test_the_member_of_the_tutorial_is_the_librarys_rmsprop():
+    found = []
+    for member in (tutorial("member")["RMSprop"], torch_ggt.RMSprop):
+        parameters = make_parameters(SHAPES)
+        optimizer = member(two_groups(parameters), lr=0.1, window=5)
+        found.append([take_step(optimizer, parameters, gradients) for gradients in gradients_of(12)])
+    assert all(torch.equal(flat(one), flat(other)) for one, other in zip(*found, strict=True))
+
+
 @pytest.mark.parametrize("scope", PARTS)
 def test_the_member_of_the_tutorial_skips_and_counts_a_gradient_that_is_not_finite(scope):
     RMSprop = tutorial("member", "scope")["RMSprop"]
@@ -353,7 +363,7 @@ class Heavy(Finish):
 class Signs(Finish):
     """The sign of every element of the step: a shape without a buffer."""
 
-    def shape(self, steps, options):
+    def shape(self, steps, small, options, taken):
         return [step.sign() for step in steps]
 
 
@@ -586,7 +596,7 @@ def test_a_scope_that_is_no_division_is_refused(scope, words):
 
 
 def test_an_unknown_member_is_named_with_those_that_there_are():
-    for option, name in (("history", "rmsprop"), ("scope", "layer"), ("finish", "heavy")):
+    for option, name in (("history", "my_rmsprop"), ("scope", "layer"), ("finish", "heavy")):
         with pytest.raises(ValueError, match=f"{option} must be one of .*got {option}='{name}'"):
             GGT(make_parameters(), **{option: name})
 

@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim import lr_scheduler
 from torch.optim.swa_utils import SWALR
 
-from torch_ggt import GGT, whiten
+from torch_ggt import GGT, Adadelta, AdaGrad, NAdam, RMSprop, whiten
 
 SMALL = functools.partial(GGT, window=4)
 
@@ -32,7 +32,15 @@ OPTIMIZERS = [
     pytest.param(whitened(functools.partial(torch.optim.SGD, momentum=0.9)), id="whitened-SGD"),
     pytest.param(torch.optim.AdamW, id="AdamW"),
 ]
+RELATIVES = [
+    # Its steps are long, 1/√(1 - α). Without jitter they would make rounding grow where all gradients are collinear.
+    pytest.param(functools.partial(RMSprop, window=4, momentum=0.9, jitter=1e-2), id="RMSprop"),
+    pytest.param(functools.partial(NAdam, window=4), id="NAdam"),
+    pytest.param(functools.partial(Adadelta, window=4, scope="parameter"), id="Adadelta"),
+    pytest.param(functools.partial(AdaGrad, window=4, scope="group"), id="AdaGrad"),
+]
 every_optimizer = pytest.mark.parametrize("make", OPTIMIZERS)
+every_member = pytest.mark.parametrize("make", [*OPTIMIZERS, *RELATIVES])
 
 
 def small_model(dtype=torch.float32):
@@ -98,7 +106,7 @@ def test_closure_is_evaluated_once_with_grad_and_its_loss_returned(make):
     assert optimizer.step() is None
 
 
-@every_optimizer
+@every_member
 def test_groups_have_their_own_lr_and_weight_decay(make):
     model = small_model()
     first, second = list(model[0].parameters()), list(model[2].parameters())
@@ -108,7 +116,7 @@ def test_groups_have_their_own_lr_and_weight_decay(make):
     assert moved(before, model) == [False, False, True, True]
 
 
-@every_optimizer
+@every_member
 def test_weight_decay_is_decoupled(make):
     """On a zero gradient the parameter shrinks by exactly lr·weight_decay, as in AdamW."""
     p = nn.Parameter(torch.full((3,), 2.0))
@@ -118,7 +126,7 @@ def test_weight_decay_is_decoupled(make):
     torch.testing.assert_close(p.detach(), torch.full((3,), 2.0 * (1 - 0.03)))
 
 
-@every_optimizer
+@every_member
 def test_add_param_group_in_mid_run(make):
     model = small_model()
     optimizer = make(model[0].parameters(), lr=1e-2)
@@ -197,7 +205,7 @@ def test_no_scheduler_of_torch_was_forgotten():
     assert theirs <= known
 
 
-@every_optimizer
+@every_member
 def test_tensor_lr_equals_float_lr(make):
     runs = []
     for lr in (1e-2, torch.tensor(1e-2)):
@@ -219,7 +227,7 @@ def test_tensor_lr_of_one_element(make):
     assert p.shape == (3,)
 
 
-@every_optimizer
+@every_member
 def test_replaced_parameters_and_groups_count(make):
     p, q = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3))
     optimizer = make([p], lr=1e-2)
@@ -246,7 +254,7 @@ def test_step_hooks(make):
     assert seen == ["before", "after"]
 
 
-@every_optimizer
+@every_member
 def test_state_dict_hooks(make):
     model = small_model()
     optimizer = make(model.parameters())
@@ -325,7 +333,7 @@ def test_zero_grad_and_set_to_none(make):
     assert not any(moved(before, model))
 
 
-@every_optimizer
+@every_member
 def test_frozen_then_unfrozen(make):
     model = small_model()
     model[0].requires_grad_(False)
@@ -339,7 +347,7 @@ def test_frozen_then_unfrozen(make):
     assert all(moved(before, model))
 
 
-@every_optimizer
+@every_member
 def test_grad_none_on_some_steps_leaves_that_parameter_alone(make):
     model = small_model()
     optimizer = make(model.parameters(), lr=1e-2, weight_decay=0.1)
@@ -398,7 +406,7 @@ def test_mixed_dtypes_in_one_optimizer(make):
     assert all((p < 1).all() for p in parameters)
 
 
-@every_optimizer
+@every_member
 def test_complex_parameters_are_pairs_of_real_ones(make):
     start = torch.randn(3, 2, dtype=torch.complex64)
     z, pair = nn.Parameter(start.clone()), nn.Parameter(torch.view_as_real(start).clone())
@@ -424,7 +432,7 @@ def test_tied_weights_count_once(make):
     assert sum(len(g["params"]) for g in optimizer.param_groups) == 3
 
 
-@every_optimizer
+@every_member
 def test_zero_size_parameters(make):
     empty, full = nn.Parameter(torch.zeros(0, 3)), nn.Parameter(torch.ones(2))
     optimizer = make([empty, full], lr=1e-1)
@@ -434,7 +442,7 @@ def test_zero_size_parameters(make):
     assert (full < 1).all()
 
 
-@every_optimizer
+@every_member
 def test_noncontiguous_and_channels_last(make):
     straight = nn.Parameter(torch.randn(2, 3, 4, 4))
     last = nn.Parameter(straight.detach().clone(memory_format=torch.channels_last))
@@ -447,7 +455,7 @@ def test_noncontiguous_and_channels_last(make):
     torch.testing.assert_close(straight.detach(), last.detach())
 
 
-@every_optimizer
+@every_member
 def test_maximize_ascends(make):
     up, down = nn.Parameter(torch.zeros(3)), nn.Parameter(torch.zeros(3))
     a, b = make([up], lr=1e-2, maximize=True), make([down], lr=1e-2)
@@ -481,7 +489,7 @@ def test_repr_names_the_options(make):
     assert "lr: 0.125" in text
 
 
-@every_optimizer
+@every_member
 def test_gradient_is_left_as_it_was(make):
     model = small_model()
     optimizer = make(model.parameters(), lr=1e-2, maximize=True)

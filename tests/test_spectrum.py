@@ -15,7 +15,7 @@ from torch import nn
 
 from torch_ggt import GGT, Window, reference
 from torch_ggt.spectrum import SpectrumRecorder, StepComparison, compare_steps, diagnose
-from torch_ggt.spectrum.eigenvalues import effective_rank, eigenvalues_above_rounding, isotropic_moment, stable_rank
+from torch_ggt.spectrum.diagnosis import effective_rank, eigenvalues_above_rounding, isotropic_moment, stable_rank
 
 SHAPES = ((2, 3), (), (5,))
 

@@ -19,15 +19,15 @@ _PREFIX = "whiten_"
 # What a wrapped optimizer saves of the options in each of its param groups.
 _OPTIONS = (
     *("window", "window_dtype", "scope", "history"),
-    *("betas", "eps", "jitter", "adjust_lr_fn", "solver"),
+    *("betas", "eps", "jitter", "shrinkage", "adjust_lr_fn", "solver"),
     FORMAT_KEY,
 )
 # This key stands in the live param groups, too, so that a tool that keeps only keys it has seen gives itself away.
 _MARK = _PREFIX + FORMAT_KEY
 _FLATTENED = (
     "whiten: this state was saved by a whitened optimizer, and the window was lost on its way: "
-    "flatten_optimizer_state_dict=True of torch.distributed.checkpoint keeps only what optimizer.state holds. Save "
-    "with flatten_optimizer_state_dict=False, or save optimizer.whitening as an optimizer of its own. Nothing was changed."
+    "flatten_optimizer_state_dict=True of torch.distributed.checkpoint keeps only what optimizer.state holds. Set it "
+    "to False when you save, or save optimizer.whitening as an optimizer of its own. Nothing was changed."
 )
 
 

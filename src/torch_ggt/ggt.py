@@ -1,11 +1,13 @@
 """GGT, the paper's optimizer: its options, and what they mean. The step is in `step`, the rules are in `rules`."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
+from torch_ggt.memory import Memory, memory_of
 from torch_ggt.step import FullMatrixOptimizer
 
 if TYPE_CHECKING:  # a build of torch without distributed has none
@@ -26,8 +28,9 @@ class GGT(FullMatrixOptimizer):
     Every option that a YAML file can hold may be a string or a number.
 
     Args:
-        params: parameters, named parameters, or param groups. ``lr``, ``weight_decay``, ``maximize`` and ``finish`` may
-            differ between groups; groups that share a matrix must agree on all other options.
+        params: parameters, named parameters, or param groups. ``lr``, ``weight_decay``, ``maximize``, ``finish``,
+            ``finish_beta`` and ``split`` may differ between groups; groups that share a matrix must agree on all other
+            options.
         lr: learning rate η, a float or a 1-element tensor.
         betas: (β₁, β₂): momentum, in [0, 1); decay of the window for each step of age, in (0, 1]. With β₂ = 1 the
             window alone forgets.
@@ -42,15 +45,23 @@ class GGT(FullMatrixOptimizer):
             `torch_ggt.rules.RULES`.
         scope: one full matrix for the whole "model" (the paper), one for each param "group", or one for each
             "parameter". It is the name of a function in `torch_ggt.scopes.SCOPES`.
-        finish: what becomes of each tensor's step: "none" (the paper). It is a name in `torch_ggt.finish.FINISHES`.
+        finish: what becomes of each tensor's step: "none" (the paper), "adam", "polar", "polar_exact", "polar_rows" (a
+            name in `torch_ggt.finish.FINISHES`), or a function of a tensor that returns a tensor of its shape. The
+            finish takes the length of the step for its own: lr is then the learning rate of AdamW, or of Muon with
+            "match_rms_adamw". With history="gradient" it averages the step with β₁. See docs/finishes.md.
+        finish_beta: the decay of the running squares of a finish; None: 0.999 for "adam", 0.95 for "polar_rows".
+        split: for "polar": each matrix is ``split`` equal blocks of rows, such as fused projections of attention.
         sgd_scale: ≥ 0, adds sgd_scale·v to the preconditioned step: the paper's interpolation with SGD. It gives up
             the bound on the length of the step and the invariance to the scale of the loss.
         jitter: δ = jitter·tr(GᵀG)/r, the paper's numerical safeguard: 0, or from 1e-10 to 1. After a gradient spike of
             relative size S the steps are short, about min(1, √(window/jitter)/S), until it has left the window.
+        shrinkage: q: whiten by (1 - q)·M + q·tr(M)·I instead of M = GᵀG. 0 is the paper; 1 leaves the direction as
+            it is; "auto" takes the share of noise in the window (`torch_ggt.shrinkage.noise_share`).
         nesterov: precondition the look-ahead g + β₁v.
         adjust_lr_fn: "match_rms_adamw" multiplies the step by 0.2·√d, so that learning rates tuned for AdamW carry
-            over; "original" is the paper's step; "keep_norm" gives the step the length of the vector that was
-            preconditioned.
+            over; "original" is the paper's step; "mean" divides GGᵀ by the (decayed) number of rows; "keep_norm" gives
+            the step the length of the vector that was preconditioned. With a finish, which sees to the length itself,
+            "match_rms_adamw" is "mean".
         solver: "eigh", "cholesky" (needs jitter > 0), or "auto": eigh on a CPU, cholesky elsewhere.
         nonfinite: a NaN or Inf in a gradient: "skip" leaves everything as it was and counts it in `skipped`; "raise"
             names the first offending parameter. "raise" waits for the device at each step.
@@ -85,9 +96,12 @@ class GGT(FullMatrixOptimizer):
         window_dtype: torch.dtype | str | None = None,
         history: str = "momentum",
         scope: str = "model",
-        finish: str = "none",
+        finish: str | Callable[[Tensor], Tensor] = "none",
+        finish_beta: float | None = None,
+        split: int = 1,
         sgd_scale: float = 0.0,
         jitter: float = 1e-6,
+        shrinkage: float | str = 0.0,
         nesterov: bool = False,
         adjust_lr_fn: str = "match_rms_adamw",
         solver: str = "auto",
@@ -99,3 +113,41 @@ class GGT(FullMatrixOptimizer):
     ) -> None:
         options = {name: value for name, value in locals().items() if name not in ("self", "params", "__class__")}
         super().__init__(params, **options)
+
+    @staticmethod
+    def memory(
+        model: nn.Module | ParamsT | int,
+        *,
+        window: int = 20,
+        window_dtype: torch.dtype | str | None = None,
+        history: str = "momentum",
+        scope: str = "model",
+        finish: str = "none",
+        ranks: int = 1,
+    ) -> Memory:
+        """The bytes of the state of this optimizer, before anything is allocated.
+
+        They are counted as after a step in which every trainable parameter has a gradient. Parameters, gradients and
+        the scratch memory of a step are not counted.
+
+        Args:
+            model: a model (the meta device will do), parameters, param groups, or a number of parameters.
+            window: as in GGT, like the next four. What a param group says comes first.
+            window_dtype: see ``window``.
+            history: see ``window``.
+            scope: see ``window``.
+            finish: see ``window``.
+            ranks: over how many ranks ``process_group`` splits the window. The bytes are those of the first rank, which
+                has most. A DTensor is split already, and counts as on this rank.
+
+        Example:
+            >>> print(GGT.memory(5_300_000, window_dtype="bfloat16"))
+            5,300,000 parameters; bytes in all, and for each:
+            window     212 MB     40.00
+            row       21.2 MB      4.00
+            buffers   21.2 MB      4.00
+            small     3.54 kB      0.00
+            total      254 MB     48.00
+        """
+        options = {"window": window, "window_dtype": window_dtype, "history": history, "scope": scope, "finish": finish}
+        return memory_of(model, ranks=ranks, **options)

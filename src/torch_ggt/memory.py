@@ -1,14 +1,131 @@
-"""The memory of a window: how many bytes it needs, and which window would fit."""
+"""The memory of an optimizer: how many bytes it needs, and which window would fit."""
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor, nn
 
+from torch_ggt.distributed.pieces import best_cut, is_dtensor, piece_of_dtensor, whole
+from torch_ggt.finish import resolve
+from torch_ggt.layout import ALIGNMENT
+from torch_ggt.options import OPTIONS, check, check_agreement, row_dtype
+from torch_ggt.parameters import Group
+from torch_ggt.rules import RULES
+from torch_ggt.scopes import matrices
 from torch_ggt.window import Window
 
-__all__ = ["allocate_window", "readable", "window_bytes"]
+__all__ = ["Memory", "allocate_window", "memory_of", "readable", "window_bytes"]
+
+
+class Memory(NamedTuple):
+    """The bytes of an optimizer on one rank, after its first step.
+
+    Attributes:
+        parameters: the number of trainable elements of the whole model.
+        window: the rows.
+        row: the vector that enters the window, and then the step.
+        buffers: momentum, and what a finish remembers.
+        small: the Gram matrices, the age weights and the counters.
+    """
+
+    parameters: int
+    window: int
+    row: int
+    buffers: int
+    small: int
+
+    @property
+    def total(self) -> int:
+        """All bytes together."""
+        return self.window + self.row + self.buffers + self.small
+
+    @property
+    def per_parameter(self) -> float:
+        """All bytes, divided by the number of trainable elements of the whole model."""
+        return self.total / self.parameters
+
+    def __str__(self) -> str:
+        """A table: bytes, and bytes for each parameter."""
+        parts = [*((name, getattr(self, name)) for name in self._fields[1:]), ("total", self.total)]
+        lines = [f"{name:<8}{readable(count):>9}{count / self.parameters:>10.2f}" for name, count in parts]
+        return "\n".join([f"{self.parameters:,} parameters; bytes in all, and for each:", *lines])
+
+
+def memory_of(model: Any, *, ranks: int = 1, **options: Any) -> Memory:  # noqa: ANN401 - see GGT.memory
+    """The arithmetic of `GGT.memory`: the flat tensors that `state.block` will make for these options."""
+    if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
+        raise ValueError(f"GGT.memory: ranks must be an int ≥ 1, got ranks={ranks!r}")
+    groups = _groups_of(model, options)
+    blocks: dict[Any, list[list[tuple[Group, Tensor]]]] = {}
+    for matrix in matrices(groups):
+        dtype = row_dtype(matrix[0][0]["window_dtype"], [p for _, p in matrix])
+        blocks.setdefault((id(matrix[0][0]), matrix[0][1].device, dtype), []).append(matrix)
+    window = row = buffers = small = 0
+    for (_, _, dtype), block in blocks.items():
+        group, members = block[0][0][0], [member for matrix in block for member in matrix]
+        rule, size = RULES[group["history"]], group["window"]
+        columns, wide = sum(_columns(p, ranks) for _, p in members), torch.promote_types(dtype, torch.float32).itemsize
+        windows = 1 + len(rule.windows)
+        window += windows * window_bytes(size, columns, dtype)
+        row += columns * wide
+        for member in members:
+            names, shapes = _finish_state(*member)
+            buffers += (len(rule.buffers) + len(names)) * _columns(member[1], ranks) * wide
+            small += sum((4 if key == "step" else wide) * torch.Size(shape).numel() for key, shape in shapes.items())
+        small += 8 * len(block) * (windows * (size * size + 2 * size + 2) + 1)  # K, two weights, two counters; skipped
+    return Memory(sum(whole(p).numel for group in groups for p in group["params"]), window, row, buffers, small)
+
+
+def _finish_state(group: Group, parameter: Tensor) -> tuple[tuple[str, ...], dict[str, tuple[int, ...]]]:
+    """What a finish remembers for a parameter: names of tensors of its shape, and the shapes of small ones by key."""
+    finish, shape = resolve(group["finish"]), whole(parameter).shape
+    if finish is None:
+        return (), {}
+    return finish.of(shape).buffers_of(group), finish.of(shape).small(shape)
+
+
+def _groups_of(model: Any, options: Group) -> list[Group]:  # noqa: ANN401 - see GGT.memory
+    """Param groups with all options, checked as an optimizer checks them."""
+    if isinstance(model, int | float) and not isinstance(model, bool):
+        if not model >= 1 or model % 1:
+            raise ValueError(f"GGT.memory: a number of parameters must be a whole number from 1 on, got {model!r}")
+        model = [torch.empty(1, int(model), device="meta", requires_grad=True)]  # as a matrix, for its finish
+    elif isinstance(model, nn.Module):
+        model = model.parameters()
+    elif isinstance(model, Tensor | str | bytes) or not isinstance(model, Iterable):
+        raise TypeError(
+            "GGT.memory: give a model, its parameters, param groups, or a number of parameters, got "
+            f"{type(model).__name__}"
+        )
+    given = list(model)
+    defaults = {name: option.default for name, option in OPTIONS.items()} | options
+    groups = []
+    for group in given if given and isinstance(given[0], dict) else [{"params": given}]:
+        found = [p[1] if isinstance(p, tuple) else p for p in group["params"]]
+        plain = {key: value for key, value in group.items() if key != "param_names"}
+        groups.append({**defaults, **plain, "params": [p for p in found if p.requires_grad]})
+    groups = [group for group in groups if group["params"]]
+    if not groups:
+        raise ValueError("GGT.memory: there are no trainable parameters")
+    for group in groups:
+        check(group)
+    check_agreement(groups)
+    return groups
+
+
+def _columns(parameter: Tensor, ranks: int) -> int:
+    """The columns of a parameter on one rank: on this one for a DTensor, else on the first, which has most."""
+    if is_dtensor(parameter):
+        sizes = list(piece_of_dtensor(parameter).sizes)
+    else:
+        sizes = list(whole(parameter).shape)
+        dim = best_cut(tuple(sizes), ranks)
+        if dim is not None:
+            sizes[dim] = -(-sizes[dim] // ranks)
+    return -(-torch.Size(sizes).numel() // ALIGNMENT) * ALIGNMENT
 
 
 def window_bytes(size: int, columns: int, dtype: torch.dtype) -> int:
@@ -62,7 +179,7 @@ def _free_bytes(device: torch.device) -> int | None:
 def readable(count: float) -> str:
     """A number of bytes with its unit, as text."""
     for unit in ("B", "kB", "MB", "GB", "TB"):
-        if count < 1000:
+        if count < 999.5:
             return f"{count:.3g} {unit}"
         count /= 1000
     return f"{count:.3g} PB"

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from torch_ggt.finish import FINISHES
-from torch_ggt.parameters import Group
+from torch_ggt.finish import FINISHES, name_of, resolve
+from torch_ggt.parameters import Group, describe
 from torch_ggt.rules import RULES
 from torch_ggt.scopes import SCOPES, matrices
 from torch_ggt.solver import check_solver
@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 _WIDE = (torch.float64, torch.complex128)
-_SCALES = ("match_rms_adamw", "original", "keep_norm")
+_SCALES = ("match_rms_adamw", "original", "mean", "keep_norm")
 _DTYPES = (None, torch.float32, torch.bfloat16, torch.float64)
 
 
@@ -79,6 +79,16 @@ def rate(name: str, value: Any) -> Any:  # noqa: ANN401 - anything a user passes
         raise TypeError(f"GGT: {name} must be a number or a 1-element Tensor, got {value!r}")
     if not 0 <= float(value) < math.inf:
         raise ValueError(f"GGT: {name} must be a finite number ≥ 0, got {name}={value!r}")
+    return value
+
+
+def share(name: str, value: Any) -> Any:  # noqa: ANN401 - anything a user passes
+    """A number in [0, 1], the text of one, or "auto"."""
+    value = _parsed(value)
+    if value == "auto":
+        return value
+    if not isinstance(value, Real) or isinstance(value, bool) or not 0 <= float(value) <= 1:
+        raise ValueError(f"GGT: {name} must be a number in [0, 1] or 'auto', got {name}={value!r}")
     return value
 
 
@@ -133,6 +143,26 @@ def one_of(allowed: Iterable[str]) -> Callable[[str, Any], str]:
     return check_choice
 
 
+def finish(name: str, value: Any) -> Any:  # noqa: ANN401 - anything a user passes
+    """The name of a finish, or a callable."""
+    if callable(value) and not isinstance(value, type):
+        return value
+    if not isinstance(value, str) or value not in FINISHES:
+        raise ValueError(
+            f"GGT: {name} must be one of {', '.join(map(repr, FINISHES))}, or a function of a tensor, "
+            f"got {name}={value!r}"
+        )
+    return value
+
+
+def decay_or_none(name: str, value: Any) -> Any:  # noqa: ANN401 - anything a user passes
+    """None, or a number in [0, 1), or the text of one."""
+    value = _parsed(value)
+    if value is not None and (not isinstance(value, Real) or isinstance(value, bool) or not 0 <= float(value) < 1):
+        raise ValueError(f"GGT: {name} must be None or a number in [0, 1), got {name}={value!r}")
+    return value
+
+
 def solver(name: str, value: Any) -> str:  # noqa: ANN401 - anything a user passes
     """The name of a solver."""
     check_solver(value, 1.0)
@@ -148,17 +178,22 @@ OPTIONS: dict[str, Option] = {
     "window_dtype": Option(None, dtype, "matrix", ranks=True, fixed=True),
     "history": Option("momentum", one_of(RULES), "matrix", ranks=True, fixed=True),
     "scope": Option("model", one_of(SCOPES), "step", ranks=True, fixed=True),
-    "finish": Option("none", one_of(FINISHES), ranks=True, fixed=True),
+    "finish": Option("none", finish, ranks=True, fixed=True),
+    "finish_beta": Option(None, decay_or_none, ranks=True),
+    "split": Option(1, rows, ranks=True),
     "sgd_scale": Option(0.0, number, "matrix", ranks=True),
     "jitter": Option(1e-6, number, "matrix", ranks=True),
+    "shrinkage": Option(0.0, share, "matrix", ranks=True),
     "nesterov": Option(False, check_flag, "matrix", ranks=True),
     "adjust_lr_fn": Option("match_rms_adamw", one_of(_SCALES), "matrix", ranks=True),
     "solver": Option("auto", solver, "matrix", ranks=True),
+    "momentum_decay": Option(4e-3, number, "matrix", ranks=True),  # of NAdam alone
     "nonfinite": Option("skip", one_of(("skip", "raise")), "step", ranks=True),
     "maximize": Option(False, check_flag),
     "capturable": Option(False, check_flag),
 }
-"""All of these are saved. ``process_group`` and ``cuda_graph`` belong to the optimizer and are not saved."""
+"""All of these are saved, a callable finish by its name. ``process_group`` and ``cuda_graph`` belong to the optimizer
+and are not saved."""
 
 FIXED = tuple(name for name, option in OPTIONS.items() if option.fixed)
 RANKS = tuple(name for name, option in OPTIONS.items() if option.ranks)
@@ -170,7 +205,19 @@ def check(group: Group, names: Iterable[str] = OPTIONS) -> None:
     together = {**group, **found}
     check_solver(together["solver"], together["jitter"])
     RULES[together["history"]].check(together)
+    if not found.keys().isdisjoint(("finish", "split")):
+        _check_forms(together)
     group.update(found)
+
+
+def _check_forms(group: Group) -> None:
+    """Raise ValueError if a parameter of the group has no form that its finish could give it."""
+    found = resolve(group["finish"])
+    for parameter in group.get("params", ()):
+        problem = None if found is None else found.problem(parameter, group)
+        if problem is not None:
+            words = f"finish={name_of(group['finish'])!r}: {describe(group, parameter)}"
+            raise ValueError(f"GGT: {words} {problem}")
 
 
 def check_changes(group: Group, seen: Group, *, has_state: bool) -> set[str]:
@@ -192,6 +239,13 @@ def check_agreement(groups: list[Group]) -> None:
     of_matrix = [name for name, option in OPTIONS.items() if option.agree == "matrix"]
     for matrix in matrices(groups):
         _check_alike(groups, matrix, of_matrix)
+        finished = {group["finish"] != "none" for group, _ in matrix}
+        if len(finished) > 1 and RULES[matrix[0][0]["history"]].finish_averages:
+            raise ValueError(
+                f"GGT: with history={matrix[0][0]['history']!r}, param groups that share a full matrix must all have a "
+                "finish, or all finish='none': with a finish the newest gradient alone is preconditioned. Give the "
+                "others finish='adam', or use scope='group', or history='momentum'."
+            )
 
 
 def _check_alike(groups: list[Group], members: Sequence[tuple[Group, Any]], names: list[str]) -> None:
@@ -223,7 +277,9 @@ def row_dtype(given: torch.dtype | None, parameters: Iterable[Tensor]) -> torch.
 
 
 def plain(value: Any) -> Any:  # noqa: ANN401 - an option
-    """An option's value, to compare: betas read back from JSON are a list."""
+    """An option's value, to compare: betas read back from JSON are a list, and a callable has its name."""
+    if callable(value):
+        return name_of(value)
     return tuple(value) if isinstance(value, list) else value
 
 

@@ -33,10 +33,9 @@ def coefficients(
         moment: M, symmetric positive semi-definite, float64, shape (..., r, r).
         rhs: a, float64, shape (..., r).
         eps: ε ≥ 0, absolute, as in the paper.
-        jitter: relative to the mean eigenvalue of M. With 0, eigenvalues below rounding count as zero and what
-            they carry is dropped (it is annihilated by G).
+        jitter: relative to the mean eigenvalue of M. With 0, eigenvalues below rounding count as zero.
         solver: "eigh", or "cholesky" (shifted solves, no iteration that can fail; needs jitter > 0).
-        tolerance: relative accuracy of the "cholesky" quadrature; decides the number of its nodes.
+        tolerance: relative accuracy of the "cholesky" quadrature, which sets the number of its nodes.
 
     Returns:
         c, float64, shape (..., r). Zero where a is zero; finite for every M, the zero matrix included.
@@ -133,17 +132,14 @@ def _by_eigh(moment: Tensor, rhs: Tensor, eps: Tensor, jitter: float) -> Tensor:
 
 
 def robust_eigh(moment: Tensor) -> tuple[Tensor, Tensor]:
-    """Eigenvalues and vectors; when the device's routine fails to converge, the host's, then a nudged matrix."""
-    eigenvalues: Tensor
-    vectors: Tensor
+    """Eigenvalues and vectors; if the device's routine does not converge, those of a nudged matrix by the host."""
     try:
-        eigenvalues, vectors = torch.linalg.eigh(moment)
+        found: tuple[Tensor, Tensor] = torch.linalg.eigh(moment)
     except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
         # Seen on a GPU in live training. An ulp-sized diagonal gets the iteration of LAPACK unstuck, too.
-        host = moment.cpu()
         nudge = torch.linspace(0, 2.0**-50, moment.shape[-1], dtype=moment.dtype).diag()
-        eigenvalues, vectors = (part.to(moment.device) for part in torch.linalg.eigh(host + nudge))
-    return eigenvalues, vectors
+        found = torch.linalg.eigh(moment.cpu() + nudge)
+    return found[0].to(moment.device), found[1].to(moment.device)
 
 
 def _by_cholesky(moment: Tensor, rhs: Tensor, eps: Tensor, jitter: float, tolerance: float) -> Tensor:
@@ -177,11 +173,8 @@ def _by_cholesky(moment: Tensor, rhs: Tensor, eps: Tensor, jitter: float, tolera
     inverse_eps = 1 / eps
     alpha = torch.where(below, 1.0, torch.where(above, -inverse_eps.square(), 0.0))
     beta = torch.where(below, -eps.square(), 1.0)
-    weight = torch.where(
-        below,
-        eps.square() * quadrature_at_eps - eps,
-        torch.where(above, inverse_eps - quadrature_at_eps, 0.0),
-    )
+    weight = torch.where(above, inverse_eps - quadrature_at_eps, 0.0)
+    weight = torch.where(below, eps.square() * quadrature_at_eps - eps, weight)
 
     scales = torch.cat([alpha, torch.ones_like(node_weights)], -1)
     diagonals = torch.cat([beta, shifts.expand_as(node_weights)], -1)
@@ -200,8 +193,5 @@ def interval(jitter: float, size: int) -> tuple[float, float]:
 
 @functools.lru_cache(maxsize=64)
 def _node_tensors(low: float, high: float, tolerance: float, device: torch.device) -> tuple[Tensor, Tensor]:
-    shifts, weights = inverse_sqrt_nodes(low, high, tolerance)
-    return (
-        torch.tensor(shifts, dtype=torch.float64, device=device),
-        torch.tensor(weights, dtype=torch.float64, device=device),
-    )
+    shifts, weights = torch.tensor(inverse_sqrt_nodes(low, high, tolerance), dtype=torch.float64, device=device)
+    return shifts, weights

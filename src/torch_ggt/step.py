@@ -16,7 +16,7 @@ Data goes one way. A gradient that is not finite shows in k before anything is w
 import copy
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import Any, overload
 
 import torch
@@ -25,7 +25,7 @@ from torch.optim.optimizer import Optimizer, ParamsT
 
 from torch_ggt.backends.cuda_graph import StepGraph
 from torch_ggt.distributed.columns import Columns, check_group
-from torch_ggt.finish import FINISHES, Finish
+from torch_ggt.finish import finished
 from torch_ggt.options import OPTIONS, check, check_agreement, check_flag
 from torch_ggt.parameters import Group, describe
 from torch_ggt.sinks import Gradients, Parameters
@@ -39,8 +39,21 @@ __all__ = ["FullMatrixOptimizer", "advance"]
 _TOLERANCE = {torch.float64: 1e-11}
 _DEFAULT_TOLERANCE = 1e-8
 
+_SKIPPED = (
+    "GGT skipped a step because a gradient was not finite; parameters and state are unchanged. optimizer.skipped "
+    "counts such steps; nonfinite='raise' names the parameter."
+)
+_SKIPPED_BY_FINISH = (
+    "GGT skipped a step because the function that is the finish of a param group made a number that is not finite; the "
+    "parameters are unchanged. optimizer.skipped counts such steps."
+)
+_NAN_BY_FINISH = (
+    "GGT: the function that is the finish of a param group made a number that is not finite. No parameter of its full "
+    "matrix was changed; the window holds the gradient. nonfinite='skip' skips and counts such steps."
+)
 
-def advance(blocks: list[Block], columns: Columns, refused: Callable[[list[Block], Tensor], bool]) -> None:
+
+def advance(blocks: list[Block], columns: Columns, refused: Callable[..., bool]) -> None:
     """The step itself: from the gradients to the sink. On a GPU nothing of it depends on what the host sees.
 
     Args:
@@ -63,8 +76,7 @@ def advance(blocks: list[Block], columns: Columns, refused: Callable[[list[Block
             continue  # u was made and applied in one pass
         expand(block, c, taken)
         if block.finishes:
-            average(block, taken)
-            finish(block)
+            taken = finished(block, taken, refused)
         block.sink.apply(block, taken)
     if not columns.alone:
         columns.share(blocks)
@@ -83,21 +95,26 @@ def push(block: Block, taken: Tensor) -> Tensor:
 
 
 def solve(block: Block, a: Tensor) -> Tensor:
-    """c = [(M + δI)^½ + εI]⁻¹ a, with the paper's interpolation with SGD and the factor of adjust_lr_fn."""
+    """c = [(M + δI)^½ + εI]⁻¹ a, M shrunk; with the paper's interpolation with SGD and the factor of adjust_lr_fn."""
     options = block.options
-    c = block.backend.coefficients(
-        block.window,
-        a,
-        eps=options["eps"],
-        jitter=options["jitter"],
-        solver=options["solver"],
-        tolerance=_TOLERANCE.get(block.window.rows.dtype, _DEFAULT_TOLERANCE),
-    )
+    block.how = {
+        "jitter": options["jitter"],
+        "solver": options["solver"],
+        "tolerance": _TOLERANCE.get(block.window.rows.dtype, _DEFAULT_TOLERANCE),
+        "shrinkage": options["shrinkage"],
+    }
+    if block.rule.solve is None:
+        c = block.backend.coefficients(block.window, a, eps=options["eps"], **block.how)
+    else:
+        c = block.rule.solve(block, a)
     if options["sgd_scale"] != 0:
         c = c + options["sgd_scale"] * a
-    if options["adjust_lr_fn"] == "match_rms_adamw":
+    scale = options["adjust_lr_fn"]
+    if scale == "mean" or (scale == "match_rms_adamw" and block.finishes):  # a finish sees to the length itself
+        c = c.mul_(block.window.decay.square().sum(-1, keepdim=True).sqrt_())
+    elif scale == "match_rms_adamw":
         c = c.mul_(block.rms_scale)
-    elif options["adjust_lr_fn"] == "keep_norm":
+    elif scale == "keep_norm":
         longer = (block.window.squared_norm(a) / block.window.squared_norm(c)).sqrt_()
         c = c.mul_(longer.nan_to_num_(0.0)[..., None])  # 0/0 where no row was taken
     return c
@@ -108,37 +125,8 @@ def expand(block: Block, c: Tensor, taken: Tensor) -> None:
     window = block.window
     step = block.backend.expand(window.rows, window.decay * c, window.gram, block.row, window.borders)
     if block.rule.follow is not None:
-        for view, parameter in zip(block.row_views, block.parameters, strict=True):
-            if parameter.grad is None:
-                view.zero_()  # such a parameter makes no step
+        block.zero_missing()  # a parameter without a gradient makes no step
         block.row.copy_(block.rule.follow(block, step, taken))
-
-
-def average(block: Block, taken: Tensor) -> None:
-    """Average the steps of each param group over time, as its finish has it."""
-    for group, chosen, places in _finishes(block):
-        buffers = {name: [block.buffers[name][1][i] for i in places] for name in chosen.buffers}
-        _replace(block, places, chosen.average([block.row_views[i] for i in places], buffers, group, taken))
-
-
-def finish(block: Block) -> None:
-    """Finish each tensor's averaged step by its shape."""
-    for group, chosen, places in _finishes(block):
-        _replace(block, places, chosen.shape([block.row_views[i] for i in places], group))
-
-
-def _finishes(block: Block) -> Iterator[tuple[Group, Finish, list[int]]]:
-    """(param group, its finish, the places of its parameters that have a gradient)."""
-    for group, first, last in block.runs:
-        chosen = FINISHES[group["finish"]]
-        if chosen is not None:
-            yield group, chosen, [i for i in range(first, last) if block.parameters[i].grad is not None]
-
-
-def _replace(block: Block, places: list[int], steps: Sequence[Tensor]) -> None:
-    for place, step in zip(places, steps, strict=True):
-        if step is not block.row_views[place]:
-            block.row_views[place].copy_(step)
 
 
 class FullMatrixOptimizer(Optimizer):
@@ -225,7 +213,7 @@ class FullMatrixOptimizer(Optimizer):
 
         return self._graph.replay(self.param_groups, blocks, idle, make_step)
 
-    def _refused(self, blocks: list[Block], taken: Tensor) -> bool:
+    def _refused(self, blocks: list[Block], taken: Tensor, *, finishing: bool = False) -> bool:
         """Count, warn of, or raise for a step that is not taken; whether the host knows that it is not."""
         options, host_sees = blocks[0].options, blocks[0].backend.sees_numbers
         raises = options["nonfinite"] == "raise" and not any(group["capturable"] for group in self.param_groups)
@@ -233,15 +221,11 @@ class FullMatrixOptimizer(Optimizer):
             if bool(taken):
                 return False
             if raises:
-                raise RuntimeError(_nonfinite_message(blocks))
+                raise RuntimeError(_NAN_BY_FINISH if finishing else _nonfinite_message(blocks))
         self._live.count_skipped(~taken)
         if host_sees and self.warns and not self._warned:
             self._warned = True
-            warnings.warn(
-                "GGT skipped a step because a gradient was not finite; parameters and state are unchanged. "
-                "optimizer.skipped counts such steps; nonfinite='raise' names the parameter.",
-                stacklevel=7,
-            )
+            warnings.warn(_SKIPPED_BY_FINISH if finishing else _SKIPPED, stacklevel=7 + finishing)
         return host_sees
 
     # ---- looking ---------------------------------------------------------------------------------------------------
@@ -311,7 +295,7 @@ class FullMatrixOptimizer(Optimizer):
 
         def before(_: Optimizer, incoming: dict[str, Any]) -> dict[str, Any]:
             self.check_state_dict(incoming)
-            return saved.carry(incoming)
+            return saved.carry(incoming, self.param_groups)
 
         def after(_: Optimizer) -> None:
             saved.complete(self.state, self.param_groups)

@@ -42,10 +42,13 @@ class Whitening(FullMatrixOptimizer):
         params: parameters, named parameters, or param groups.
         window: r, how many past gradients the matrix is made of.
         decay: β₂, in (0, 1]: every row weighs β₂ once for each step of age. With 1 the window alone forgets.
-        jitter: δ = jitter·tr(GᵀG)/r: the dial between whitened (1e-6) and raw (1 and above).
+        shrinkage: the dial q between whitened (0) and raw (1): the matrix is (1 - q)·GᵀG + q·tr(GᵀG)·I. "auto" reads
+            q off the window: what the other rows do not explain of a row is noise.
+        jitter: δ = jitter·tr(GᵀG)/r, the numerical safeguard.
         eps: ε ≥ 0, absolute.
         keep_norm: the whitened gradient has the length of the raw one, so that clipping, coupled weight decay and the
-            learning rate of SGD keep their meaning. False: its length is at most one.
+            learning rate of SGD keep their meaning. False: GGᵀ is divided by the number of rows, and the length is
+            near one, whatever the scale of the loss.
         window_dtype: torch.float32, torch.bfloat16, torch.float64, or the name of one.
         scope: one full matrix for the whole "model", for each param "group", or for each "parameter".
         solver: "eigh", "cholesky", or "auto".
@@ -67,6 +70,7 @@ class Whitening(FullMatrixOptimizer):
         window: int = 20,
         *,
         decay: float = 1.0,
+        shrinkage: float | str = "auto",
         jitter: float = 1e-6,
         eps: float = 0.0,
         keep_norm: bool = True,
@@ -79,9 +83,10 @@ class Whitening(FullMatrixOptimizer):
             params,
             window=window,
             betas=(0.0, decay),
+            shrinkage=shrinkage,
             jitter=jitter,
             eps=eps,
-            adjust_lr_fn="keep_norm" if keep_norm else "original",
+            adjust_lr_fn="keep_norm" if keep_norm else "mean",
             window_dtype=window_dtype,
             scope=scope,
             solver=solver,
@@ -98,7 +103,16 @@ class Whitening(FullMatrixOptimizer):
             self._step(None)
 
 
-def whiten(*optimizers: Optimizer, window: int = 20, **options: Any) -> Any:  # noqa: ANN401 - see Whitening
+# An optimizer with one of these options divides by the running size of its gradients, or takes their polar factor.
+_OWN_LENGTH = ("betas", "rho", "beta2_decay", "ns_steps")
+
+
+def whiten(
+    *optimizers: Optimizer,
+    window: int = 20,
+    keep_norm: bool | None = None,
+    **options: Any,  # noqa: ANN401 - see Whitening
+) -> Any:  # noqa: ANN401 - what was given
     """Make an optimizer full-matrix: its gradients are whitened before it uses them.
 
     The optimizer keeps its class, its learning rate, its schedulers and its own state. Several optimizers share one
@@ -112,6 +126,9 @@ def whiten(*optimizers: Optimizer, window: int = 20, **options: Any) -> Any:  # 
     Args:
         *optimizers: one or several optimizers.
         window: r, how many past gradients the matrix is made of.
+        keep_norm: the whitened gradient has the length of the raw one. None: True if an optimizer makes steps in
+            proportion to its gradients (SGD), and False if all see to the length of their steps themselves (Adam and
+            its kin, Muon), for which docs/defaults.md found the whitened length better.
         **options: of `Whitening`.
 
     Returns:
@@ -137,7 +154,9 @@ def whiten(*optimizers: Optimizer, window: int = 20, **options: Any) -> Any:  # 
     everyone = [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
     if len(set(map(id, everyone))) < len(everyone):
         raise ValueError("whiten: two param groups have a parameter in common; each parameter needs one optimizer")
-    front = FrontEnd(Whitening(groups_of(optimizers), window, **options), optimizers)
+    if keep_norm is None:
+        keep_norm = not all(_sees_to_its_length(optimizer) for optimizer in optimizers)
+    front = FrontEnd(Whitening(groups_of(optimizers), window, keep_norm=keep_norm, **options), optimizers)
     for optimizer in optimizers:
         attach(optimizer, front)
         optimizer.whitening = front.whitening  # type: ignore[attr-defined]
@@ -157,3 +176,7 @@ def _check_optimizer(optimizer: Any) -> None:  # noqa: ANN401 - anything a user 
             "whiten: LBFGS evaluates its closure several times in a step and compares the gradients, which whitening "
             "changes; use LBFGS alone, or whiten AdamW or Muon"
         )
+
+
+def _sees_to_its_length(optimizer: Optimizer) -> bool:
+    return isinstance(optimizer, torch.optim.RMSprop) or any(name in optimizer.defaults for name in _OWN_LENGTH)

@@ -24,10 +24,9 @@ __all__ = ["GramRow", "Window"]
 
 
 class GramRow(NamedTuple):
-    """What a row not yet in the window measures against it; float64."""
+    """What a row not yet in the window measures against it: (W v, v·v), float64, shape (..., r + 1)."""
 
     sums: Tensor
-    """(W v, v·v), shape (..., r + 1)."""
 
     @property
     def products(self) -> Tensor:
@@ -67,12 +66,10 @@ class Window:
     Attributes:
         rows: W, shape (r, d). The Gram matrix belongs to the rows *as stored*, rounding included.
         gram: K = W Wᵀ, shape (..., r, r), float64.
-        decay: β₂ once for each step of age, shape (..., r), float64; 0 for rows not yet written. It is state, so that
-            betas may change at every step.
-        momentum: β₁ once for each step of age, likewise.
-        position: the slot that is written next, int64, shape (...). Position and count are tensors, so that a step
-            does not have to wait for a device.
-        count: how many rows are filled, int64, shape (...).
+        decay, momentum: β₂ and β₁, once for each step of age, shape (..., r), float64; 0 for rows not yet written. They
+            are state, so that betas may change at every step.
+        position, count: the slot that is written next, and how many rows are filled, int64, shape (...). They are
+            tensors, so that a step does not have to wait for a device.
 
     Example:
         >>> window = Window(3, 2, dtype=torch.float64)
@@ -104,28 +101,25 @@ class Window:
         self.count = torch.zeros(batch, dtype=torch.int64, device=device)
         self.slots = torch.arange(size, device=device)
         self.scratch = Scratch()
-        self.runs = self.borders
-        """Borders of the runs of columns whose sums are weighed alike; None: one run."""
+        self.runs = self.borders  #: Borders of the runs of columns whose sums are weighed alike; None: one run.
         self.weights: Tensor | None = None
         self.size = size
-        """r, the number of rows."""
         self._find_parts()
 
     def _find_parts(self) -> None:
         """Set ``parts``: for each matrix its index into the small state (None: there is one), and views of its own."""
-        self.parts: list[tuple[int | None, Part]] = []
-        if self.borders is None:
-            self.parts.append((None, Part(*(getattr(self, name) for name in Part.__slots__))))
-            return
-        for index, columns in enumerate(column_slices(self.borders)):
-            small = [getattr(self, name)[index] for name in Part.__slots__[1:]]
-            self.parts.append((index, Part(self.rows[:, columns], *small)))
+        rows, *small = (getattr(self, name) for name in Part.__slots__)
+        self.parts: list[tuple[int | None, Part]] = [(None, Part(rows, *small))]
+        if self.borders is not None:
+            self.parts = [
+                (index, Part(rows[:, columns], *(tensor[index] for tensor in small)))
+                for index, columns in enumerate(column_slices(self.borders))
+            ]
 
     def weigh(self, runs: Sequence[tuple[int, float]]) -> None:
         """Multiply the sums over some columns by a weight: of columns that n processes hold, each adds 1/n.
 
-        Args:
-            runs: (columns, weight) for runs of neighbouring columns; with ``borders`` one or more for each matrix.
+        ``runs`` are (columns, weight) for runs of neighbouring columns; with ``borders`` one or more for each matrix.
         """
         if all(weight == 1 for _, weight in runs):
             self.runs, self.weights = self.borders, None
@@ -144,7 +138,7 @@ class Window:
     def measure(self, row: Tensor) -> GramRow:
         """The Gram row of a vector that may come in; reads the window once and writes nothing."""
         sums = self.backend.measure(self.rows, row, self.runs, self.scratch)
-        return GramRow(sums if self.weights is None else self._weighed(sums))
+        return GramRow(sums if self.weights is None else self._weighed(sums))  # a call less in most steps
 
     def squares(self) -> Tensor:
         """What the columns that are here add to the diagonal of K, (..., r)."""
@@ -197,13 +191,6 @@ class Window:
         """The a for which G a = Σ β₁^age w_i: momentum, truncated to the window."""
         return torch.where(self.decay > 0, self.momentum / self.decay, 0.0)
 
-    def coefficients(self, rhs: Tensor, *, eps: float, jitter: float, solver: str, tolerance: float) -> Tensor:
-        """c = [(M + δI)^½ + εI]⁻¹ a, shape (..., r); see `solver.coefficients`.
-
-        ``solver="auto"`` is eigh on a CPU and for jitter = 0, and cholesky elsewhere: nothing that waits for a device.
-        """
-        return self.backend.coefficients(self, rhs, eps=eps, jitter=jitter, solver=solver, tolerance=tolerance)
-
     def expand(self, coefficients: Tensor, out: Tensor) -> Tensor:
         """G c = Wᵀ D c into ``out`` (d,), for float64 coefficients c (..., r)."""
         return self.backend.expand(self.rows, self.decay * coefficients, self.gram, out, self.borders)
@@ -218,11 +205,10 @@ class Window:
         if self.borders is None:
             return [self]
         parts = []
-        for index, columns in enumerate(column_slices(self.borders)):
+        for columns, (_, own) in zip(column_slices(self.borders), self.parts, strict=True):
             part = copy.copy(self)
             part.borders, part.runs, part.weights, part.scratch = None, None, None, Scratch()
-            for name in Part.__slots__:
-                setattr(part, name, getattr(self.parts[index][1], name))
+            vars(part).update({name: getattr(own, name) for name in Part.__slots__})
             part._find_parts()
             if self.weights is not None:
                 part.weigh([(run.stop - run.start, weight) for run, weight in self.weighed_runs(columns)])
@@ -239,5 +225,5 @@ class Window:
 
     def reset(self) -> None:
         """Forget every row, in place: the hard window of the paper's theory."""
-        for tensor in (self.rows, self.gram, self.decay, self.momentum, self.position, self.count):
-            tensor.zero_()
+        for name in Part.__slots__:
+            getattr(self, name).zero_()

@@ -132,5 +132,5 @@ def same_everywhere(tensors):
 
 def small_state(optimizer):
     """What is r × r or smaller, of all matrices."""
-    parts = ("window", "momentum_buffer")
+    parts = ("window", "momentum_buffer", "exp_avg", "exp_avg_sq")
     return [v.double() for entry in optimizer.state.values() for key, v in entry.items() if key not in parts]

@@ -1,5 +1,6 @@
-"""The member of the tutorial under DDP with a split window: ranks, skipping and state without another line."""
+"""Members under DDP with a split window: ranks, skipping and state without another line."""
 
+import functools
 import re
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from modes import Model, compute_gradients, distance, groups, train, whole_param
 from ranks import on_ranks
 from torch import nn
 
+from torch_ggt import Adadelta, AdaGrad, NAdam, RMSprop
 from torch_ggt.rules import RULES
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "architecture.md"
@@ -21,10 +23,19 @@ def tutorial():
     return names["RMSprop"]
 
 
-def run(mode, scope):
+MEMBERS = {
+    "tutorial": None,  # of the page
+    "RMSprop": functools.partial(RMSprop, momentum=0.9),
+    "NAdam": NAdam,
+    "Adadelta": functools.partial(Adadelta, eps=1e-3),
+    "AdaGrad": AdaGrad,
+}
+
+
+def run(mode, name, scope):
     """The parameters after 14 steps of which one is skipped and the last six follow a save and a load."""
     torch.manual_seed(0)
-    member, model, options = tutorial(), Model(scalar=True).double(), {}
+    member, model, options = MEMBERS[name] or tutorial(), Model(scalar=True).double(), {}
     if mode == "ddp":
         model, options = nn.parallel.DistributedDataParallel(model), {"process_group": dist.group.WORLD}
         for _ in range(2):
@@ -43,16 +54,17 @@ def run(mode, scope):
     return whole_parameters(model)
 
 
-def on_each(scopes):
-    return {scope: run("ddp", scope) for scope in scopes}
+def on_each(cases):
+    return {case: run("ddp", *case) for case in cases}
 
 
-def test_the_tutorials_member_on_two_ranks_is_one_process(recwarn):
-    scopes = ("model", "group", "parameter")
+def test_a_member_on_two_ranks_is_one_process(recwarn):
+    cases = [("tutorial", "group"), *((name, scope) for name in MEMBERS for scope in ("model", "parameter"))]
     try:
-        expected = {scope: run("single", scope) for scope in scopes}
+        expected = {case: run("single", *case) for case in cases}
     finally:
-        RULES.pop("rmsprop", None)
-    for found in on_ranks(2, on_each, scopes):
-        assert all(distance(found[scope], expected[scope]) < 1e-9 for scope in scopes)
+        RULES.pop("my_rmsprop", None)
+    for found in on_ranks(2, on_each, cases):
+        for case in cases:
+            assert distance(found[case], expected[case]) < 1e-9, case
     recwarn.clear()  # of the step that was skipped

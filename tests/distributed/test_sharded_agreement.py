@@ -13,7 +13,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torch_ggt import GGT, SpectrumRecorder
+from torch_ggt import GGT, SpectrumRecorder, param_groups
 from torch_ggt.distributed.pieces import best_cut, slice_of
 from torch_ggt.layout import ALIGNMENT
 from torch_ggt.spectrum.comparison import compare_steps
@@ -103,9 +103,13 @@ def larger_model(mode, scope):
 
 
 def traffic_and_memory(mode, scope):
-    """What each of three steps sends, the first included, and the elements of the window that this rank keeps."""
+    """What each of three steps sends, the first included, and the elements of the window that this rank keeps.
+
+    The first rank keeps as many bytes as `GGT.memory` says; of DTensors every rank does.
+    """
     torch.manual_seed(0)
     model, optimizer = larger_model(mode, scope)
+    predicted = GGT.memory(model, window=ROWS, scope=scope, ranks=dist.get_world_size() if mode == "ddp" else 1)
     steps = []
     for _ in range(3):
         for parameter in model.parameters():
@@ -113,7 +117,12 @@ def traffic_and_memory(mode, scope):
         with Traffic() as traffic:
             optimizer.step()
         steps.append(traffic.sent)
-    return steps, sum(block.window.rows.numel() for block in optimizer.attached_blocks())
+    blocks = optimizer.attached_blocks()
+    here = sum(block.window.rows.nbytes for block in blocks), sum(block.row.nbytes for block in blocks)
+    if mode != "ddp" or dist.get_rank() == 0:
+        assert here == (predicted.window, predicted.row), (here, predicted)
+    assert here <= (predicted.window, predicted.row)
+    return steps, sum(block.window.rows.numel() for block in blocks)
 
 
 def slab(shape, mode, parts):
@@ -150,6 +159,19 @@ def test_little_travels_and_each_rank_keeps_its_share(ranks, mode):
 
 def for_each_scope(mode):
     return {scope: traffic_and_memory(mode, scope) for scope in ("model", "parameter")}
+
+
+def groups_of(mode):
+    """What `param_groups` says of a model, without its tensors."""
+    model = make(mode)[0]
+    return [{k: v for k, v in group.items() if k != "params"} for group in param_groups(model)]
+
+
+def test_the_groups_of_shards_are_the_groups_of_the_model():
+    whole = groups_of("single")
+    assert [group["role"] for group in whole] == ["matrix", "rest"]
+    for mode in ("fsdp", "tp"):
+        assert on_ranks(2, groups_of, mode) == [whole, whole]
 
 
 def test_the_padding_is_small():

@@ -49,11 +49,11 @@ def local_state(optimizer):
     }
 
 
-def save_all(modes, folder, scope):
+def save_all(modes, folder, options):
     """Half a run in each mode, saved; then its other half."""
     ends = {}
     for mode in modes:
-        model, optimizer = make(mode, scope=scope)
+        model, optimizer = make(mode, **options)
         train(mode, model, optimizer, 0, HALF)
         name = f"{mode}-{dist.get_world_size() if dist.is_initialized() else 1}"
         dcp.save(state_of(model, optimizer), checkpoint_id=folder / name, no_dist=not dist.is_initialized())
@@ -66,11 +66,11 @@ def save_all(modes, folder, scope):
     return ends
 
 
-def load_all(modes, folder, scope, names):
+def load_all(modes, folder, options, names):
     """The ends of runs that go on in each mode from each checkpoint, sharded and full."""
     ends = {}
     for mode, name in itertools.product(modes, names):
-        model, optimizer = make(mode, scope=scope)
+        model, optimizer = make(mode, **options)
         state = state_of(model, optimizer)  # a dry-run step: torch learns the layout
         dcp.load(state, checkpoint_id=folder / name, no_dist=not dist.is_initialized())
         set_state(model, optimizer, state)
@@ -79,7 +79,7 @@ def load_all(modes, folder, scope, names):
 
         if mode != modes[0] and not name.startswith(mode):
             continue
-        model, optimizer = make(mode, scope=scope)
+        model, optimizer = make(mode, **options)
         first = not dist.is_initialized() or dist.get_rank() == 0
         full = torch.load(folder / f"{name}.pt", weights_only=True) if first else {"model": {}, "optimizer": {}}
         set_state(model, optimizer, full, FROM_FIRST if dist.is_initialized() else None)
@@ -93,11 +93,11 @@ def run(n, function, *arguments):
     return [function(*arguments)] if n == 1 else on_ranks(n, function, *arguments)
 
 
-def check_resharding(folder, scope, ranks):
+def check_resharding(folder, ranks, **options):
     modes = {n: MODES[n] for n in ranks}
     names = [f"{mode}-{n}" for n in ranks for mode in modes[n]]
-    saved = {n: run(n, save_all, modes[n], folder, scope) for n in ranks}
-    loaded = {n: run(n, load_all, modes[n], folder, scope, names) for n in ranks}
+    saved = {n: run(n, save_all, modes[n], folder, options) for n in ranks}
+    loaded = {n: run(n, load_all, modes[n], folder, options, names) for n in ranks}
     uninterrupted, _ = saved[1][0]["single"]
     for n in ranks:
         for rank, ends in enumerate(loaded[n]):
@@ -111,17 +111,19 @@ def check_resharding(folder, scope, ranks):
 
 
 def test_one_two_and_four_ranks_read_each_other(tmp_path):
-    check_resharding(tmp_path, "model", (1, 2, 4))
+    check_resharding(tmp_path, (1, 2, 4))
 
 
-def test_one_and_two_ranks_read_each_other_with_a_matrix_per_parameter(tmp_path):
-    check_resharding(tmp_path, "parameter", (1, 2))
+def test_one_and_two_ranks_read_each_other_with_a_matrix_per_parameter_and_a_finish(tmp_path):
+    """Weights finish by rows of their polar factor, biases as in Adam: every kind of state that a finish has."""
+    check_resharding(tmp_path, (1, 2), scope="parameter", finish="polar_rows", history="gradient")
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("scope", ["group", "parameter"])
 def test_one_two_and_four_ranks_read_each_other_whatever_the_scope(tmp_path, scope):
-    check_resharding(tmp_path, scope, (1, 2, 4))
+    check_resharding(tmp_path, (1, 2, 4), scope=scope)
+    check_resharding(tmp_path / "finished", (1, 2, 4), scope=scope, finish="polar_rows", history="gradient")
 
 
 def save_once(mode, folder):

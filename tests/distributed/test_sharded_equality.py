@@ -27,7 +27,11 @@ MORE = [
     (2, torch.float64, {"history": "gradient", "betas": (0.9, 0.99)}),
     (4, torch.float64, {"nesterov": True, "window_dtype": torch.float32}),
     (4, torch.float64, {"solver": "cholesky", "sgd_scale": 0.1, "maximize": True, "lr": 1e-3}),
+    *((4, torch.float64, {"finish": finish, "history": "gradient"}) for finish in ("adam", "polar", "polar_rows")),
 ]
+# The history and the finish; a finish by its name, or the function `unit_length`.
+FINISHED = (("gradient", "adam"), ("gradient", "polar"), ("momentum", "polar_rows"), ("momentum", "polar_exact"))
+FINISHED_STEPS = 20
 
 
 def trajectories(modes, dtype, options, long=()):
@@ -92,6 +96,65 @@ def test_four_ranks_are_one_process_float64():
 
 def test_four_ranks_are_one_process_float32_and_agree_after_500_steps():
     check(4, ("ddp", "hsdp"), torch.float32, {}, long=("ddp", "hsdp"))
+
+
+# ---- finishes: a polar factor needs whole matrices ------------------------------------------------------------------
+
+
+def unit_length(step):
+    """It needs the whole tensor."""
+    return step / step.norm()
+
+
+class Spoiled:
+    """A finish whose third call on a rank makes a NaN."""
+
+    calls = 0
+
+    def __call__(self, step):
+        self.calls += 1
+        return step * torch.nan if self.calls == 3 else 0.01 * step.sign()
+
+
+def finished_trajectories(modes, dtype):
+    found = {}
+    for mode in modes:
+        for history, finish in (*FINISHED, ("gradient", unit_length)):
+            model, optimizer = make(mode, dtype, history=history, finish=finish)
+            train(mode, model, optimizer, 0, FINISHED_STEPS)
+            alike = mode.startswith("single") or ranks_agree(mode, model, optimizer)
+            found[mode, history, finish] = whole_parameters(model), alike
+    if not modes[0].startswith("single"):
+        model, optimizer = make(modes[0], dtype, finish=Spoiled())
+        train(modes[0], model, optimizer, 0, 5)
+        agreed = ranks_agree(modes[0], model, optimizer)
+        found["spoiled"] = whole_parameters(model), agreed and optimizer.skipped > 0
+    return found
+
+
+@pytest.mark.parametrize(
+    ("ranks", "modes", "dtype"),
+    [
+        (2, ("ddp-scalar", "fsdp", "tp"), torch.float64),
+        (2, ("ddp-scalar", "fsdp"), torch.float32),
+        (4, ("hsdp",), torch.float64),
+        pytest.param(4, ALL[4], torch.float64, marks=pytest.mark.soak),
+        pytest.param(4, ALL[4], torch.float32, marks=pytest.mark.soak),
+    ],
+    ids=str,
+)
+def test_every_finish_is_that_of_one_process(ranks, modes, dtype):
+    expected = finished_trajectories(("single", "single-scalar"), dtype)
+    results = on_ranks(ranks, finished_trajectories, modes, dtype, seconds=900)
+    for found in results:
+        for case, (parameters, alike) in found.items():
+            assert alike, case
+            assert all(p.isfinite().all() for p in parameters.values())
+            assert all(torch.equal(p, results[0][case][0][name]) for name, p in parameters.items()), case
+            if case != "spoiled":
+                mode, *which = case
+                wanted, _ = expected["single-scalar" if "scalar" in mode else "single", *which]
+                assert distance(parameters, wanted) < BOUND[dtype], case
 
 
 # ---- what a model may have beside plain weights --------------------------------------------------------------------

@@ -1,9 +1,14 @@
 """The state of a split window: plain tensors while it lives, DTensors of their own when it is saved."""
 
+import collections
 import copy
+import gc
 import io
 import multiprocessing
 import pickle
+import threading
+import time
+import weakref
 
 import pytest
 import torch
@@ -165,3 +170,33 @@ def test_consolidating_in_one_process_is_the_state_dict():
     optimizer.step()
     optimizer.consolidate_state_dict()
     assert torch.equal(optimizer.state_dict()["state"][0]["gram"], optimizer.state[p]["gram"])
+
+
+def who_frees_tensors():
+    """How many of the tensors that steps give to collectives are freed by each thread: this one, or one of gloo."""
+    freed, this_thread = collections.Counter(), threading.get_ident()
+    model, optimizer = make("ddp")
+    train("ddp", model, optimizer, 0, 2)
+
+    def watched(collective):
+        def call(*tensors, **options):
+            for tensor in tensors:
+                weakref.finalize(tensor, lambda: freed.update([threading.get_ident() == this_thread]))
+            return collective(*tensors, **options)
+
+        return call
+
+    for name in {"all_reduce", "all_gather_into_tensor", "all_gather_single"} & set(dir(dist)):
+        setattr(dist, name, watched(getattr(dist, name)))
+    train("ddp", model, optimizer, 2, 150)
+    time.sleep(0.5)  # gloo is done with the last step
+    del model, optimizer
+    gc.collect()
+    return freed
+
+
+def test_no_thread_of_gloo_frees_a_tensor():
+    """A thread that frees a tensor while Python shuts down aborts the process, also after it has left its group."""
+    for freed in on_ranks(2, who_frees_tensors):
+        assert freed[True] == 3 * 148
+        assert freed[False] == 0

@@ -243,7 +243,14 @@ CASES = [
     {"history": "gradient", "betas": (0.5, 0.9), "sgd_scale": 0.1},
     {"scope": "parameter", "weight_decay": 0.1},
     {"scope": "parameter", "history": "gradient", "nesterov": True, "betas": (0.5, 0.99)},
+    {"history": "adadelta", "betas": (0.0, 0.9), "eps": 1e-2},
 ]
+if not INTERPRETED:  # the interpreter is slow, and what these add to the others is plain torch
+    CASES += [
+        {"history": "rmsprop_momentum", "betas": (0.5, 0.9)},
+        {"history": "nadam", "betas": (0.5, 0.9)},
+        {"scope": "parameter", "history": "adadelta", "betas": (0.0, 0.9), "eps": 1e-2},
+    ]
 
 
 @pytest.mark.parametrize("options", CASES, ids=str)

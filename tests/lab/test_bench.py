@@ -306,6 +306,7 @@ def record(case, kind, result, **more):
         "result": result,
         "environment": environment,
         "options": {},
+        "copy_bandwidth": 4e12,
     } | {
         "device": "cuda",
         **more,

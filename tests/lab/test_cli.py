@@ -1,11 +1,20 @@
 """The command, as a person uses it."""
 
+import itertools
 import json
 import os
 import subprocess
 import sys
+from importlib import resources
 
 import pytest
+import torch
+from rich.console import Console
+
+import torch_ggt
+from ggt_lab.cli import terminal
+from ggt_lab.cli.commands import run_command
+from ggt_lab.cli.known_names import known_names, live_names
 
 WIDE = {**os.environ, "COLUMNS": "140"}
 
@@ -13,6 +22,17 @@ WIDE = {**os.environ, "COLUMNS": "140"}
 def ggt(*arguments, cwd):
     command = [sys.executable, "-m", "ggt_lab", *map(str, arguments)]
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, env=WIDE)
+
+
+def failing(*arguments, cwd, monkeypatch, capsys):
+    """What a command says that ends with status 2, in this process: a process of its own has to import torch."""
+    monkeypatch.chdir(cwd)
+    with pytest.raises(SystemExit) as ended:
+        run_command(list(map(str, arguments)))
+    assert ended.value.code == 2
+    shown = capsys.readouterr()
+    assert "Traceback" not in shown.out + shown.err
+    return " ".join(shown.out.split())
 
 
 def test_race_on_a_file_made_from_the_template(tmp_path):
@@ -34,9 +54,12 @@ def test_race_on_a_file_made_from_the_template(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (("rase", "logistic"), "unknown command 'rase': did you mean race?"),
+        (("Spectra",), "did you mean spectrum"),
+        (("race", "logistic", "--device", "gpux"), "device must be cpu or cuda, got 'gpux'"),
         (("race", "logistik"), "did you mean logistic"),
         (("race", "logistic", "--optimizers", "Adamm"), "did you mean Adam"),
-        (("reproduce", "S3"), "did you mean T3 or S2 or S1"),
+        (("reproduce", "s3"), "did you mean T3 or S2 or S1"),
         (("spectrum", "digit"), "did you mean digits"),
         (("race", "[/x]"), "unknown problem '[/x]'"),
         (("race", "logistic", "--seeds", 0), "seeds ≥ 1"),
@@ -50,28 +73,34 @@ def test_race_on_a_file_made_from_the_template(tmp_path):
         (("race", "logistic", "--out", "afile/x", "--steps", 1, "--lrs", 1), "afile"),
     ],
 )
-def test_unknown_names(arguments, message, tmp_path):
+def test_unknown_names(arguments, message, tmp_path, monkeypatch, capsys):
     (tmp_path / "afile").touch()
-    done = ggt(*arguments, cwd=tmp_path)
-    assert done.returncode == 2
-    assert message in " ".join(done.stdout.split())
-    assert "Traceback" not in done.stdout + done.stderr
+    assert message in failing(*arguments, cwd=tmp_path, monkeypatch=monkeypatch, capsys=capsys)
 
 
-@pytest.mark.parametrize("where", ["import", "loss"])
-def test_a_users_file_that_raises_shows_its_own_traceback(where, tmp_path):
+@pytest.mark.parametrize("where", ["import", "loss", "syntax", "exit"])
+def test_a_users_file_that_fails_is_shown_with_its_own_line_first(where, tmp_path):
     ggt("new-problem", "own.py", cwd=tmp_path)
     text = (tmp_path / "own.py").read_text()
-    broken = "raise ValueError('my own mistake')\n"
+    broken = {"syntax": "def broken(:\n", "exit": "raise SystemExit(0)\n"}.get(
+        where, "raise ValueError('my mistake')\n"
+    )
     marker = "    def loss(self)"
     line = next(line for line in text.splitlines() if line.startswith(marker))
-    text = broken + text if where == "import" else text.replace(line, f"{line}\n        {broken}", 1)
+    in_loss = where in ("loss", "exit")
+    text = text.replace(line, f"{line}\n        {broken}", 1) if in_loss else broken + text
     (tmp_path / "own.py").write_text(text)
+    number = 1 + text.splitlines().index(f"{'        ' if in_loss else ''}{broken}".rstrip())
     done = ggt("race", "own.py", "--optimizers", "SGD", "--lrs", 0.1, "--seeds", 1, "--steps", 2, cwd=tmp_path)
     assert done.returncode == 1
-    assert "ValueError: my own mistake" in done.stderr
-    assert 'own.py", line' in done.stderr
-    assert "problem own.py" in done.stderr.splitlines()[-1]
+    errors = done.stdout[done.stdout.index("error: ") :].splitlines()
+    inside = {"syntax": "", "import": ", in <module>"}.get(where, ", in loss")
+    assert errors[0] == f"error: own.py, line {number}{inside}: {broken.strip()}"
+    assert errors[1].startswith("problem own.py")
+    last = {"syntax": "SyntaxError", "exit": "SystemExit: 0"}.get(where, "ValueError: my mistake")
+    assert last in done.stderr.splitlines()[-1]
+    assert "ggt_lab" not in done.stderr  # the way to the error begins in the user's file
+    assert not (tmp_path / "out/race/own/results.jsonl").exists()
 
 
 def test_race_spectrum_report(tmp_path):
@@ -86,6 +115,8 @@ def test_race_spectrum_report(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "window of its own: 20 × 10" in done.stdout
     assert "no window of its own" in done.stdout
+    told = done.stdout[done.stdout.index("GGT(window=5) on logistic, lr") :].splitlines()
+    assert told[1].startswith(("Worth a race", "Little", "Nothing can be said"))  # the verdict comes first
     assert len(list((tmp_path / "r").glob("spectrum-logistic-*.json"))) == 2
     done = ggt("report", "r", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -95,7 +126,7 @@ def test_race_spectrum_report(tmp_path):
 
 
 def test_reproduce(tmp_path):
-    done = ggt("reproduce", "T1", "--smoke", cwd=tmp_path)
+    done = ggt("reproduce", "t1", "--smoke", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "undecided" in done.stdout
     assert "nothing about the claims is decided" in done.stdout
@@ -105,14 +136,102 @@ def test_reproduce(tmp_path):
     assert "| T1: E‖∇f‖" in (tmp_path / "out/reproduce/T1-smoke/verdicts.md").read_text()
 
 
-def test_nothing_to_report(tmp_path):
-    done = ggt("report", ".", cwd=tmp_path)
-    assert done.returncode == 2
+def test_nothing_to_report(tmp_path, monkeypatch, capsys):
+    assert "nothing to report" in failing("report", ".", cwd=tmp_path, monkeypatch=monkeypatch, capsys=capsys)
+
+
+HEAVY = ("torch", "numpy", "matplotlib", "scipy", "sklearn", "plotly")
+
+
+@pytest.mark.parametrize("words", [["--version"], ["--help"], ["list"], ["race", "--help"], ["rase"]])
+def test_what_needs_no_torch_does_not_import_it(words):
+    """Importing torch takes seconds: longer than a person waits for a list of names."""
+    code = f"import sys; sys.argv = ['ggt', *{words!r}]; from ggt_lab.cli import main\n"
+    code += "try:\n    main()\nexcept SystemExit as end:\n    print('status', end.code)\n"
+    code += f"print('imported', [name for name in {HEAVY!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=WIDE)
+    assert done.stdout.rstrip().endswith("imported []"), done.stderr
+    if words == ["--version"]:
+        assert done.stdout.startswith(f"torch-ggt {torch_ggt.__version__}, torch {torch.__version__}, Python 3.")
+
+
+def test_the_list_is_the_list():
+    """`ggt list` reads names from a file; after a change of a name: python -m ggt_lab.cli.known_names."""
+    assert known_names() == live_names()
+    content = json.loads(resources.files("ggt_lab.cli").joinpath("known_names.json").read_text())
+    assert content["versions"] == {"torch-ggt": torch_ggt.__version__, "torch": "2.13"}
+
+
+TABLES = {
+    "race": (["optimizer", "tuned lr", "final", "± seeds", "mean per step", "mean per second"], 1),
+    "scale": (["model", "GPUs", "mode", *(f"number {n} of it" for n in range(11))], 3),
+    "claims": (["statement", "", "paper", "ours", "n"], 1),
+}
+
+
+@pytest.mark.parametrize("columns", [80, 50])
+@pytest.mark.parametrize("rich", [True, False])
+@pytest.mark.parametrize("table", TABLES)
+def test_tables_fit_the_terminal_with_whole_words(table, rich, columns, monkeypatch, capsys):
+    headings, keys = TABLES[table]
+    rows = [
+        [f"GGT(window={n}," + " other='bfloat16')" * (keys == 1), *(f"{n}.{k}234 ms" for k in range(13))]
+        for n in (5, 7)
+    ]
+    rows = [row[: len(headings)] for row in rows]
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr(terminal, "_console", Console(width=columns) if rich else None)
+    terminal.show_table("a title", [terminal.Column(heading) for heading in headings], rows, keys=keys)
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= columns
+    words = [word for cell in (*headings, *itertools.chain(*rows)) for word in cell.split()]
+    found = shown.replace("│", " ").replace("┃", " ").split()
+    assert not set(words) - set(found)
+    for row in rows:
+        assert all(found.count(cell.split()[0]) >= 1 for cell in row)
+
+
+def test_names_from_files_do_not_steer_the_terminal(capsys, monkeypatch):
+    for console in (None, Console()):
+        monkeypatch.setattr(terminal, "_console", console)
+        terminal.say("\x1b[2Jcleared\x07 \ud800")
+        terminal.show_table("\x1b]0;owned\x07", [terminal.Column("a")], [["\x1b[31mred"]])
+    shown = capsys.readouterr().out
+    assert "cleared" in shown
+    assert not {"\x1b", "\x07"} & set(shown)
+
+
+INTERRUPTED = """
+import os, signal, sys
+class Interrupt:
+    def find_spec(self, name, *_):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupt())
+sys.argv = ["ggt", "race", "logistic"]
+from ggt_lab.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize("module", ["ggt_lab.cli.commands", "tyro", "torch", "ggt_lab.runs.race"])
+def test_ctrl_c_in_the_first_seconds(module, tmp_path):
+    code = INTERRUPTED.format(module=module)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 130
+    assert "Interrupted." in done.stderr
     assert "Traceback" not in done.stdout + done.stderr
 
 
-def test_list(tmp_path):
-    text = ggt("list", cwd=tmp_path).stdout
-    assert "logistic" in text
-    assert "GGT" in text
-    assert "T3 (The adaptive ratio against its bound)" in " ".join(text.split())
+def test_the_results_of_somebody_else_execute_nothing(tmp_path, monkeypatch, capsys):
+    """A folder of results may come by mail: the files and packages it names run only on the user's word."""
+    (tmp_path / "evil.py").write_text("import pathlib\npathlib.Path('ran').touch()\n")
+    curve = [{"step": n, "seconds": 0.1 * n, "loss": 1.0} for n in range(3)]
+    record = {"problem": "evil.py", "optimizer": "evil.Best(a=1)", "lr": 0.1, "seed": 0, "metric": "loss"}
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r/results.jsonl").write_text(json.dumps({**record, "status": "done", "curve": curve}))
+    where = {"cwd": tmp_path, "monkeypatch": monkeypatch, "capsys": capsys}
+    assert "name code that would be executed: evil.py, evil.Best" in failing("spectrum", "r", **where)
+    assert not (tmp_path / "ran").exists()
+    assert "defines no class named Problem" in failing("spectrum", "r", "--trust", **where)
+    assert (tmp_path / "ran").exists()

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import torch_ggt
 from ggt_lab.figures.race_curves import draw_curves
 from ggt_lab.optimizers.specs import optimizer_factory, optimizer_names
 from ggt_lab.runs.race import Run, execute, grid, race
@@ -122,6 +123,10 @@ def test_optimizer_specs():
     assert isinstance(optimizer_factory("AdamW")(p, 0.1), torch.optim.AdamW)
     assert isinstance(optimizer_factory("torch.optim.SGD(momentum=0.9)")(p, 0.1), torch.optim.SGD)
     assert {"GGT", "Muon", "Adam", "SGD", "FullMatrixAdaptive"} <= set(optimizer_names())
+    for name in ("RMSprop", "NAdam", "Adadelta"):
+        assert type(optimizer_factory(name)(p, 0.1)) is getattr(torch.optim, name)
+        assert type(optimizer_factory(f"FullMatrix{name}(window=5)")(p, 0.1)) is getattr(torch_ggt, name)
+    assert optimizer_factory("FullMatrixAdaGrad")(p, 0.1).defaults["lr"] == 0.1
 
 
 @pytest.mark.parametrize(

@@ -176,15 +176,15 @@ def test_nothing_found_says_what_was_looked_for(tmp_path):
     [
         ("verdicts.json", '{"verdicts": [', "verdicts.json is left out"),
         ("verdicts.json", "[1]", "one JSON object"),
-        ("verdicts.json", '{"verdicts": [{"claim": "S1", "holds": "yes"}]}', "must be true, false or null"),
+        ("verdicts.json", '{"verdicts": [{"claim": "S1", "holds": true}]}', "it has no statement, paper, ours"),
         ("verdicts.json", '{"verdicts": [], "figures": [{"file": "no.png"}]}', "no such file"),
         ("verdicts.json", '{"verdicts": [], "figures": [{"file": "../secret.png"}]}', "outside of"),
         ("verdicts.json", '{"verdicts": [], "figures": [{"file": "results.jsonl"}]}', "can be embedded"),
         ("spectrum.json", "\x00", "spectrum.json is left out"),
         ("spectrum.json", '{"steps": [1], "singular_values": []}', "1 steps and 0 lists"),
-        ("spectrum.json", '{"steps": [1], "singular_values": [[NaN]]}', "finite"),
+        ("spectrum.json", '{"steps": [1], "singular_values": [[NaN]]}', "NaN, which is no number of JSON"),
         ("spectrum.json", '{"steps": [1], "singular_values": [[0.0]]}', "none of its singular values is positive"),
-        ("results.jsonl", '{"curve": []}\n', "it has a curve but no problem"),
+        ("results.jsonl", '{"curve": []}\n', "results.jsonl:2 is left out: it has a curve, and no problem"),
         ("results.jsonl", '{"cut off', "results.jsonl:2 is damaged"),
     ],
 )
@@ -211,8 +211,8 @@ def test_only_damaged_files_are_an_error_that_names_them(tmp_path):
     [
         ({"curve": []}, "empty"),
         ({"curve": [{"step": 0, "seconds": 0.0}]}, "step, seconds, loss"),
-        ({"curve": 3}, "not a list"),
-        ({"lr": "big"}, "not a number"),
+        ({"curve": 3}, "a list of objects"),
+        ({"lr": "big"}, "a positive number"),
     ],
 )
 def test_a_run_that_makes_no_sense_is_left_out(tmp_path, change, message):

@@ -1,9 +1,12 @@
 """ggt plan: its arithmetic, input as people type it, and its errors against measured steps."""
 
+import functools
+import inspect
 import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from ggt_lab.bench.case_files import read_cases
 from ggt_lab.cli.plan_command import PlanCommand, count_parameters
@@ -16,8 +19,10 @@ from ggt_lab.planning.calibration import (
     solve_times,
 )
 from ggt_lab.planning.calibration_check import calibration_of, check_against
-from ggt_lab.planning.step_plan import largest_window, make_plan
+from ggt_lab.planning.step_plan import WRAPPED, largest_window, make_plan
 from ggt_lab.planning.units import parse_bytes, parse_count, parse_seconds
+from torch_ggt import GGT
+from torch_ggt.finish import FINISHES, Finish
 
 RECORDS = Path(__file__).parents[2] / "records"
 SIMPLE = Calibration("a GPU", 1e12, {"float32": 1.5, "bfloat16": 1.25}, [(10, 1e-5), (100, 1e-4)], 2e-5, 3e-4)
@@ -70,7 +75,7 @@ def test_one_gpu_by_hand():
     plan = make_plan(10**8, window=10, dtype="bfloat16", calibration=SIMPLE, memory=10e9)
     assert plan.window_bytes == 2e9
     assert plan.model_bytes == 8e8
-    assert plan.state_bytes == 8e8 + 8 * 28 * 100
+    assert plan.state_bytes == 8e8 + 8 * (28 * 100 + 2 * 10 + 3)
     assert plan.passes_s == pytest.approx(1.25 * 2 * 10 * 1e8 * 2 / 1e12)
     assert plan.traffic_s == pytest.approx(34 * 1e8 / 1e12)
     assert plan.device_s == pytest.approx(plan.passes_s + plan.traffic_s + 1e-5 + 2e-5)
@@ -96,18 +101,71 @@ def test_many_gpus_by_hand():
     assert whole.collectives_s == pytest.approx(split.collectives_s + 1e-5 + 0.75 * 16e6 / 1e9)
 
 
-@pytest.mark.parametrize("columns", [7, 10_000, 5_300_000])
+def test_the_bytes_are_the_bytes_of_ggt_and_its_defaults_are_the_defaults_of_ggt():
+    command, defaults = PlanCommand("1"), inspect.signature(GGT.memory).parameters
+    assert all(getattr(command, name) == defaults[name].default for name in ("window", "history", "finish"))
+    memory = GGT.memory(10**6)  # its rows have the default dtype
+    plan = make_plan(10**6, window=command.window, dtype=command.dtype, calibration=SIMPLE)
+    assert plan.window_bytes == memory.window == 80e6
+    assert plan.state_bytes == memory.total - memory.window + 8 * 27 * 20**2
+
+
+@pytest.mark.parametrize(("whiten", "own"), [("adamw", 8), ("muon", 4), ("sgd", 0), ("sgd-momentum", 4)])
+def test_whitening_keeps_gradients_and_a_row_beside_the_optimizers_own_state(whiten, own):
+    options = {"window": 10, "dtype": "bfloat16", "calibration": SIMPLE, "whiten": whiten}
+    plan = make_plan(64 * 10**6, **options)
+    assert (plan.window_bytes, plan.wrapped_bytes) == (20 * 64e6, own * 64e6)
+    assert plan.state_bytes == 4 * 64e6 + 8 * (28 * 100 + 2 * 10 + 3)  # no momentum
+    assert plan.total_bytes == (20 + 4 + own + 8) * 64e6 + 8 * (28 * 100 + 2 * 10 + 3)
+    shared = make_plan(64 * 10**6, gpus=4, **options)
+    assert (shared.window_bytes, shared.wrapped_bytes) == (20 * 16e6, own * 16e6)
+    copied = make_plan(64 * 10**6, gpus=4, replicated=True, **options)
+    assert (copied.window_bytes, copied.wrapped_bytes) == (20 * 16e6, own * 64e6)  # its state is not split
+
+
+def test_the_bytes_of_whitened_optimizers_are_those_of_torch():
+    """One step of each optimizer leaves as many bytes for each parameter as the table says."""
+    makers = {
+        "adamw": torch.optim.AdamW,
+        "muon": torch.optim.Muon,
+        "sgd": torch.optim.SGD,
+        "sgd-momentum": functools.partial(torch.optim.SGD, momentum=0.9),
+    }
+    assert makers.keys() == WRAPPED.keys()
+    for name, make in makers.items():
+        parameter = torch.nn.Parameter(torch.ones(100, 50))
+        optimizer = make([parameter], lr=1e-3)
+        parameter.grad = torch.ones(100, 50)
+        optimizer.step()
+        state = [value for value in optimizer.state[parameter].values() if torch.is_tensor(value) and value.dim()]
+        assert sum(value.nbytes for value in state) == WRAPPED[name] * 5000
+
+
+def test_a_finish_is_counted(monkeypatch):
+    class TwoMoments(Finish):
+        buffers = ("first", "second")
+
+    monkeypatch.setitem(FINISHES, "two", TwoMoments())
+    options = {"window": 10, "dtype": "float32", "calibration": SIMPLE, "history": "gradient"}
+    plain, finished = (make_plan(64 * 10**6, finish=finish, **options) for finish in ("none", "two"))
+    assert finished.state_bytes - plain.state_bytes == 8 * 64e6
+    assert finished.fits["float32"] < plain.fits["float32"]
+
+
+@pytest.mark.parametrize("parameters", [7, 10_000, 5_300_000])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("budget", [0.0, 1e6, 1e8, 3.7e9])
-def test_the_largest_window_is_the_largest(columns, dtype, budget):
+@pytest.mark.parametrize("gpus", [1, 3])
+def test_the_largest_window_is_the_largest(parameters, dtype, budget, gpus):
     size = 4 if dtype == "float32" else 2
+    columns = -(-parameters // (64 * gpus)) * 64
 
     def needed(r):
-        return 8 * columns + r * columns * size + 8 * 28 * r * r
+        return 8 * columns + r * columns * size + 8 * (28 * r * r + 2 * r + 3)
 
-    r = largest_window(columns, dtype, budget)
+    r = largest_window(parameters, dtype, budget, gpus=gpus)
     assert r == 0 or needed(r) <= budget
-    assert needed(r + 1) > budget
+    assert r == parameters or needed(r + 1) > budget
 
 
 def test_a_plan_of_the_largest_window_fits_and_of_one_more_does_not():
@@ -126,6 +184,9 @@ def test_a_plan_of_the_largest_window_fits_and_of_one_more_does_not():
         ({"gpus": -1}, "gpus must be from 1 on, got -1"),
         ({"dtype": "int8"}, "dtype must be float32 or bfloat16, got 'int8'"),
         ({"gpus": 200}, "200 GPUs cannot share 100 columns"),
+        ({"whiten": "adam"}, "whiten must be adamw, muon, sgd, sgd-momentum or nothing, got 'adam'"),
+        ({"whiten": "sgd", "finish": "adam"}, "leaves the steps to that optimizer"),
+        ({"history": "future"}, "history must be one of"),
     ],
 )
 def test_bad_plans(change, message):
@@ -160,8 +221,10 @@ def test_calibration_finds_the_constants_it_was_made_with():
 
 
 def as_record(step):
-    result = {"d": step.d, "r": step.r, "dtype": step.dtype, "scope": "model"}
-    result |= {mode: {"median_ms": 1e3 * s} for mode, s in (("eager", step.eager_s), ("captured", step.device_s))}
+    result = {"d": step.d, "r": step.r, "dtype": step.dtype, "scope": "model", "floor_ms": 1e3 * step.floor_s}
+    names = ("median_ms", "mean_ms", "low_ms", "high_ms")
+    for mode, seconds in (("eager", step.eager_s), ("captured", step.device_s)):
+        result[mode] = {**dict.fromkeys(names, 1e3 * seconds), "calls": 9}
     options = {"optimizer": "GGT"}
     return {"case": step.case, "kind": "steps", "options": options, "device": "cuda", "status": "done"} | {
         "result": result,
@@ -171,8 +234,9 @@ def as_record(step):
 
 
 def records_of(steps, solves):
+    made = {"kind": "root", "status": "done", "options": {}, "device": "cuda"}
     roots = [
-        {"case": f"root_r{r}_batch1", "kind": "root", "result": {"r": r, "batch": 1, "kernel, captured": 1e3 * s}}
+        {"case": f"root_r{r}_batch1", **made, "result": {"r": r, "batch": 1, "kernel, captured": 1e3 * s}}
         for r, s in solves.items()
     ]
     return [*map(as_record, steps), *roots]
@@ -232,7 +296,7 @@ def words_of(command, capsys):
 
 
 def test_the_command_says_what_fits_and_how_wrong_it_may_be(capsys):
-    words = words_of(PlanCommand("7B", window=20, gpus=8), capsys)
+    words = words_of(PlanCommand("7B", window=20, gpus=8, dtype="bfloat16"), capsys)
     assert "7,000,000,000 parameters, window 20 in bfloat16, shared by 8 GPUs" in words
     assert "35 GB" in words
     assert "It fits into 141 GB" in words
@@ -241,6 +305,17 @@ def test_the_command_says_what_fits_and_how_wrong_it_may_be(capsys):
     assert "It does NOT fit" in words
     assert "Largest window: 1 in bfloat16." in words
     assert "No window fits" in words_of(PlanCommand("70B"), capsys)
+
+
+def test_the_command_plans_whitening_in_80_columns(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    PlanCommand("7B", gpus=8, whiten="sgd-momentum").run()
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    words = " ".join(" ".join(lines).split())
+    assert "window 20 in float32 before sgd-momentum, shared by 8 GPUs" in words
+    assert "state of sgd-momentum │ 3.5 GB" in words or "state of sgd-momentum 3.5 GB" in words
+    assert "The step of sgd-momentum comes on top, and was not measured." in words
 
 
 def test_the_command_predicts_from_records_of_ones_own(tmp_path, capsys):

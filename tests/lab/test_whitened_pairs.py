@@ -14,7 +14,7 @@ from ggt_lab.runs.results import Results
 ROOT = Path(__file__).parents[2]
 RECORD = ROOT / "records/2026-11-18-whitened-pairs"
 HOW = "50 rows, the length of the gradient"
-KEPT, UNIT = (50, True), (50, False)
+KEPT = (50, True, 0.0)
 PAGE = ROOT / "docs/whitening-evidence.md"
 
 
@@ -30,8 +30,8 @@ def pairs():
 def made_up(trial, loss):
     """The record of a run that ended with this loss; it diverged if the loss is not finite."""
     status = "done" if math.isfinite(loss) else "diverged"
-    curve = [{"step": trial.steps, "loss": loss, "error": 10 * loss}]
-    return {"key": trial.key, **asdict(trial), "metric": "error", "status": status, "curve": curve}
+    points = [{"step": trial.steps, "loss": loss, "error": 10 * loss}]
+    return {"key": trial.key, **asdict(trial), "metric": "error", "status": status, "points": points}
 
 
 def searched(pairs, loss_of):
@@ -58,7 +58,7 @@ def test_search(pairs, best_rate, last_rates, note):
     assert (len(tuning), [r["seed"] for r in records[8:]]) == (8, [0, 1, 2])
     assert [r["momentum"] for r in tuning] == [0.9, 0.9, 0.9, 0.9, 0.8, 0.95, 0.95, 0.95]
     assert [r["lr"] for r in tuning[-2:]] == pytest.approx(last_rates)
-    best = min(tuning, key=lambda r: r["curve"][-1]["loss"])
+    best = min(tuning, key=lambda r: r["points"][-1]["loss"])
     assert {(r["lr"], r["momentum"]) for r in records[8:]} == {(best["lr"], 0.95)}
     (line,) = pairs.choices_table(records).splitlines()[2:]
     assert line == f"| Poisson | Muon | {HOW} | {best['lr']:.2g} | 0.95 | 8 | {note} |"
@@ -101,14 +101,18 @@ def test_scores_and_tables(pairs):
 def test_one_run(pairs):
     """A whitened run follows the cosine to its end and can be read as JSON."""
     record = pairs.execute(pairs.Trial("pinn-poisson", "NorMuon", 5, 0.01, 0.8, 0, 4, keep_norm=False))
-    assert record["spec"] == "whiten(NorMuonAndAdamW(weight_decay=0.0, momentum=0.8), window=5, keep_norm=False)"
-    assert (record["status"], record["curve"][-1]["step"]) == ("done", 4)
+    assert (
+        record["spec"]
+        == "whiten(NorMuonAndAdamW(weight_decay=0.0, momentum=0.8), window=5, keep_norm=False, shrinkage=0.0)"
+    )
+    assert (record["status"], record["points"][-1]["step"]) == ("done", 4)
     assert json.loads(json.dumps(record)) == record
 
 
-@pytest.mark.parametrize(("method", "name"), [(KEPT, "50_kept_length"), (UNIT, "50_unit_length")])
-def test_the_page_shows_the_record(pairs, method, name):
+@pytest.mark.parametrize("name", ["kept", "unit", "defaults"])
+def test_the_page_shows_the_record(pairs, name):
     """Every table of the page, computed again from the runs."""
+    method = pairs.METHODS[name]
     records = list(Results(RECORD / "results.jsonl"))
     page, found = PAGE.read_text(), pairs.scores(records)
     for text in (pairs.table(found, method), pairs.best_table(found, method), pairs.burgers_errors(records, method)):

@@ -1,5 +1,6 @@
 """``ggt list``."""
 
+import textwrap
 from dataclasses import dataclass
 
 from ggt_lab.cli.terminal import say
@@ -13,11 +14,12 @@ class ListCommand:
 
     def run(self) -> None:
         """Print the three lists."""
-        from ggt_lab.experiments.catalogue import experiment, experiment_names
-        from ggt_lab.optimizers.specs import optimizer_names
-        from ggt_lab.problems import problem_names
+        from ggt_lab.cli.known_names import known_names
 
-        say("problems:    " + ", ".join(problem_names()))
-        say("optimizers:  " + ", ".join(optimizer_names()))
-        titles = (f"{name} ({experiment(name).title})" for name in experiment_names())
-        say("experiments: " + ", ".join(titles))
+        names = known_names()
+        for heading, listed in (("problems", names.problems), ("optimizers", names.optimizers)):
+            say(heading, style="bold")
+            words = textwrap.wrap(", ".join(listed), 76, break_on_hyphens=False)
+            say(textwrap.indent("\n".join(words), "  "))
+        say("experiments", style="bold")
+        say("\n".join(f"  {name:4}{title}" for name, title in names.experiments.items()))

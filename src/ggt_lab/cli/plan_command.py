@@ -18,14 +18,23 @@ __all__ = ["PlanCommand", "count_parameters"]
 
 @dataclass(frozen=True)
 class PlanCommand:
-    """What GGT would need: bytes of window per GPU, the time of a step, and the largest window that fits."""
+    """What GGT would need: bytes of window per GPU, the time of a step, and the largest window that fits.
+
+    The defaults are the defaults of GGT.
+    """
 
     parameters: Positional[str]
     """A number ("5.3M", 7e9, "7B"), or a problem (see `ggt list`) or a Python file whose parameters are counted."""
     window: int = 20
     """r, how many gradients the window holds."""
-    dtype: str = "bfloat16"
-    """The number type of the window: bfloat16 or float32."""
+    dtype: str = "float32"
+    """The number type of the window: float32, or bfloat16 with half the bytes."""
+    history: str = "momentum"
+    """What the window stores: momentum, or gradient. Momentum needs a buffer of its own."""
+    finish: str = "none"
+    """What becomes of each tensor's step, as in GGT. What it remembers is counted; its time is not."""
+    whiten: str | None = None
+    """Plan `whiten` in front of an optimizer instead of GGT: adamw, muon, sgd, or sgd-momentum."""
     gpus: int = 1
     """How many GPUs share the columns of the window."""
     replicated: bool = False
@@ -52,6 +61,9 @@ class PlanCommand:
             window=self.window,
             dtype=self.dtype,
             calibration=calibration,
+            history=self.history,
+            finish=self.finish,
+            whiten=self.whiten,
             gpus=self.gpus,
             replicated=self.replicated,
             memory=parse_bytes(self.memory, "memory"),
@@ -61,6 +73,9 @@ class PlanCommand:
         )
         _show_plan(plan)
         say(_what_fits(plan))
+        if plan.whiten or plan.finish != "none":
+            more = f"The step of {plan.whiten}" if plan.whiten else f"The finish {plan.finish!r}"
+            say(f"The time is the time of a step of GGT with momentum. {more} comes on top, and was not measured.")
         worst, typical = worst_and_typical(errors)
         say(
             f"Predicted from {len(errors)} measured steps on {calibration.hardware}. Each of them, predicted from the "
@@ -77,14 +92,16 @@ def count_parameters(text: str) -> int:
         >>> count_parameters("5.3M"), count_parameters("logistic") > 0
         (5300000, True)
     """
-    import torch
-
-    from ggt_lab.problems import problem_class
-
     if text[:1].isdigit() or text[:1] in ("-", "+", "."):
         return parse_count(text)
-    problem = problem_class(text)(0, torch.device("cpu"))
-    return sum(p.numel() for p in problem.parameters() if p.requires_grad)
+    import torch
+
+    from ggt_lab.runs.users_code import problem_of, running
+
+    cls = problem_of(text)
+    with running(text):
+        problem = cls(0, torch.device("cpu"))
+        return sum(p.numel() for p in problem.parameters() if p.requires_grad)
 
 
 def _calibration(folders: Sequence[Path]) -> "tuple[Calibration, list[float]]":
@@ -102,6 +119,7 @@ def _show_plan(plan: "Plan") -> None:
     sizes = [
         ("window", plan.window_bytes),
         ("other state", plan.state_bytes),
+        *([(f"state of {plan.whiten}", plan.wrapped_bytes)] if plan.whiten else []),
         ("parameters, gradients", plan.model_bytes),
         ("together", plan.total_bytes),
     ]
@@ -116,7 +134,8 @@ def _show_plan(plan: "Plan") -> None:
     left = [(name, readable_bytes(count)) for name, count in sizes] + [("", "")] * (len(times) - len(sizes))
     right = [(name, readable_seconds(seconds)) for name, seconds in times]
     columns = [Column("memory"), Column("", right=True), Column("time of a step"), Column("", right=True)]
-    title = f"{plan.parameters:,} parameters, window {plan.window} in {plan.dtype}{share}"
+    before = f" before {plan.whiten}" if plan.whiten else ""
+    title = f"{plan.parameters:,} parameters, window {plan.window} in {plan.dtype}{before}{share}"
     show_table(title, columns, [[*size, *time] for size, time in zip(left, right, strict=True)])
 
 

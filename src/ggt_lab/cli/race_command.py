@@ -15,9 +15,8 @@ if TYPE_CHECKING:
 __all__ = ["RaceCommand"]
 
 _COLUMNS = (
-    Column("optimizer", least=12),
-    Column("tuned lr", right=True),
-    *(Column(heading, right=True, least=9) for heading in ("final", "± seeds", "mean per step", "mean per second")),
+    Column("optimizer"),
+    *(Column(heading, right=True) for heading in ("tuned lr", "final", "± seeds", "mean per step", "mean per second")),
 )
 
 
@@ -50,7 +49,7 @@ class RaceCommand:
         from ggt_lab.runs.process_pool import waiting
         from ggt_lab.runs.race import grid
         from ggt_lab.runs.results import Results
-        from ggt_lab.runs.standings import CRITERIA, beyond_the_edge
+        from ggt_lab.runs.standings import CRITERIA, beyond_the_edge, standings
 
         if self.seeds < 1 or self.workers < 1 or self.widen < 0:
             raise ValueError(
@@ -74,6 +73,9 @@ class RaceCommand:
         records = results.of(runs)
         for by, words in CRITERIA.items():
             _show_standings(f"{self.problem}: {words.format(metric=records[0]['metric'])}", records, by)
+
+        if any(standing.at_edge for by in CRITERIA for standing in standings(records, by=by)):
+            say("(edge): the best learning rate is at the edge of its grid; --widen 3 tries rates beyond it.")
 
         def draw() -> list[Path]:
             from ggt_lab.figures.race_curves import draw_curves
@@ -99,7 +101,7 @@ def _show_standings(title: str, records: "Sequence[Record]", by: str) -> None:
 
     rows = []
     for standing in standings(records, by=by):
-        notes = " (edge of the grid)" if standing.at_edge else ""
+        notes = " (edge)" if standing.at_edge else ""
         notes += f" ({standing.diverged} diverged)" if standing.diverged else ""
         numbers = [f"{n:.4g}" for n in (standing.final, standing.spread, standing.per_step, standing.per_second)]
         if len({record["seed"] for record in records}) == 1:

@@ -49,12 +49,13 @@ class ReproduceCommand:
         from ggt_lab.experiments.catalogue import chosen_experiment, default_folder
         from ggt_lab.experiments.experiment import Settings, reproduce
 
+        name = self.name.upper()
         chosen = chosen_experiment(
-            self.name, entrants=self.entrants, epochs=self.epochs, changes=self.set, step_times=self.step_times
+            name, entrants=self.entrants, epochs=self.epochs, changes=self.set, step_times=self.step_times
         )
         if self.data is not None:
             os.environ["GGT_DATA"] = str(self.data.resolve())  # the processes that train inherit it
-        folder = self.out or default_folder(self.name, smoke=self.smoke)
+        folder = self.out or default_folder(name, smoke=self.smoke)
         seeds = self.seeds or (1 if self.smoke else chosen.seeds)
         device = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
         with progress_bar(folder / "results.jsonl") as progress:
@@ -84,7 +85,7 @@ class ReproduceCommand:
             >>> ReproduceCommand("R1", entrants=("SGD low",), seeds=2, workers=4).command()
             "ggt reproduce R1 --entrants 'SGD low' --seeds 2"
         """
-        words = ["ggt", "reproduce", self.name]
+        words = ["ggt", "reproduce", self.name.upper()]
         words += ["--smoke"] if self.smoke else []
         words += ["--entrants", *self.entrants] if self.entrants else []
         for option, value in (("--epochs", self.epochs), ("--seeds", self.seeds)):

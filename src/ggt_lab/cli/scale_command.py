@@ -31,6 +31,7 @@ class ScaleCommand:
         write_atomically(self.out / "scale.json", json.dumps(rows, indent=1) + "\n")
         write_atomically(self.out / "scale.md", markdown(rows))
         files = draw_scale(rows, self.out / "scale")
-        show_table(title(rows), [Column(heading, right=True) for heading in HEADINGS], list(map(cells, rows)))
+        columns = [Column(heading, right=True) for heading in HEADINGS]
+        show_table(title(rows), columns, list(map(cells, rows)), keys=3)  # model, GPUs and mode name a row
         say(f"Wrote {self.out / 'scale.md'}, {files[0]} and the numbers in {self.out / 'scale.json'}.")
         say("The network and the noise are assumed; one GPU was measured.")

@@ -34,6 +34,8 @@ class SpectrumCommand:
     """How long to train; by default as long as the problem says."""
     device: str = "cpu"
     """cpu or cuda."""
+    trust: bool = False
+    """Execute the Python files and import the packages that the results of a race name. Only for folders you trust."""
     out: Path | None = None
     """Folder of the results; by default out/spectrum/PROBLEM, or the folder of the race."""
 
@@ -41,11 +43,14 @@ class SpectrumCommand:
         """Train with a recorder, draw, and diagnose."""
         from ggt_lab.figures.spectrum_density import draw_spectrum
         from ggt_lab.runs.race import grid
-        from ggt_lab.spectra.recorded_runs import record_spectrum, tuned_runs, write_spectrum
+        from ggt_lab.spectra.recorded_runs import record_spectrum, write_spectrum
 
+        for name, value in (("every", self.every), ("window", self.window)):
+            if value is not None and value < 1:
+                raise ValueError(f"--{name} must be at least 1, got {value}")
         is_race = Path(self.what).is_dir()
         if is_race:
-            runs = tuned_runs(Path(self.what))
+            runs = self._runs_of_a_race()
         else:
             rates = dict.fromkeys(self.optimizers, (self.lr,))
             runs = grid(self.what, rates, [self.seed], steps=self.steps, device=self.device)
@@ -59,9 +64,28 @@ class SpectrumCommand:
                 progress(number, len(runs), str(run))
         files = draw_spectrum(spectra, folder / "spectrum", title="Eigenvalues of GᵀG over training")
         for spectrum in spectra:
-            say(spectrum["label"], style="bold")
-            say(f"{spectrum['diagnosis']['summary']}\nCost: {spectrum['cost']}.\n")
+            summary, verdict = spectrum["diagnosis"]["summary"], spectrum["diagnosis"].get("verdict", "")
+            say(f"{spectrum['label']}\n{verdict}", style="bold")
+            say(f"{summary.removeprefix(verdict).strip()}\nCost: {spectrum['cost']}.\n")
         say(f"Heat-map: {', '.join(map(str, files))}\nA page with all of it: ggt report {folder}")
+
+    def _runs_of_a_race(self) -> "list[Run]":
+        """The tuned runs of a race, checked. Results may come from somebody else: their code needs the user's word."""
+        from ggt_lab.runs.race import grid
+        from ggt_lab.spectra.recorded_runs import tuned_runs, would_execute
+
+        runs = tuned_runs(Path(self.what))
+        foreign = would_execute(runs)
+        if foreign and not self.trust:
+            raise ValueError(
+                f"the results in {self.what} name code that would be executed: {', '.join(foreign)}. "
+                "If you trust it, run the same command with --trust"
+            )
+        return [
+            checked
+            for run in runs
+            for checked in grid(run.problem, {run.optimizer: (run.lr,)}, [run.seed], steps=run.steps, device=run.device)
+        ]
 
 
 def _file_name(run: "Run") -> str:

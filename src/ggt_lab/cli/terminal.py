@@ -1,6 +1,9 @@
 """What all commands write to the terminal: sentences, tables, progress. With colours where rich is installed."""
 
+import re
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,9 +22,19 @@ try:
 except ImportError:
     _console = None
 
+_LONGEST_WORD = 36  # a longer word, such as a path, is folded
+_ENDLESS = 10_000
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+def _harmless(text: str) -> str:
+    """The text without characters that would steer the terminal, or that it cannot show: names come from files."""
+    return _CONTROL.sub("\ufffd", text)
+
 
 def say(text: str, *, style: str = "") -> None:
     """Print ``text``, in a style of rich ("bold red") if the terminal can show one."""
+    text = _harmless(text)
     if _console is None:
         print(text, flush=True)
     else:
@@ -30,11 +43,10 @@ def say(text: str, *, style: str = "") -> None:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table: its heading, its alignment, and the least number of characters that it gets."""
+    """A column of a table: its heading and its alignment."""
 
     heading: str
     right: bool = False
-    least: int | None = None
 
 
 def show_table(
@@ -44,8 +56,12 @@ def show_table(
     *,
     styles: Sequence[str] = (),
     lines: bool = False,
+    keys: int = 1,
 ) -> None:
-    """Print a table.
+    """Print a table that fits the terminal. Words stay whole.
+
+    Where the columns do not fit side by side, they are shown in several tables, one below the other. Each of them
+    begins with the columns that name the rows.
 
     Args:
         title: the line above the table.
@@ -53,33 +69,102 @@ def show_table(
         rows: the cells.
         styles: a style of rich for each row.
         lines: draw a line between rows, for cells of many words.
+        keys: how many of the first columns name a row.
     """
-    if _console is None:
-        say("\n".join([title, *_aligned([[column.heading for column in columns], *rows], columns)]))
-        return
+    rows = [[_harmless(cell) for cell in row] for row in rows]
+    border = 2 if _console is None else 3
+    room = _width() - (0 if _console is None else 1)
+    for number, chosen in enumerate(_tables(columns, rows, room, keys, border)):
+        part = [columns[index] for index in chosen]
+        cells = [[row[index] for index in chosen] for row in rows]
+        widths = _widths(part, cells, room - border * len(chosen))
+        heading = _harmless(title) if number == 0 else ""
+        if _console is None:
+            _print_plainly(heading, part, cells, widths)
+        else:
+            _print_richly(heading, part, cells, widths, styles or [""] * len(rows), lines)
+
+
+def _width() -> int:
+    """The characters of a line of the terminal. A file or a pipe has endless lines, unless COLUMNS says otherwise."""
+    if _console is not None:
+        return int(_console.width)
+    return shutil.get_terminal_size((80 if sys.stdout.isatty() else _ENDLESS, 24)).columns
+
+
+def _cells_of(columns: Sequence[Column], rows: Sequence[Sequence[str]], index: int) -> list[str]:
+    return [columns[index].heading, *(row[index] for row in rows)]
+
+
+def _least(cells: Sequence[str]) -> int:
+    """The width of the longest word."""
+    return max(min(_LONGEST_WORD, max(map(len, cell.split()), default=1)) for cell in cells)
+
+
+def _tables(
+    columns: Sequence[Column], rows: Sequence[Sequence[str]], room: int, keys: int, border: int
+) -> list[list[int]]:
+    """The numbers of the columns of each table."""
+    least = [_least(_cells_of(columns, rows, index)) + border for index in range(len(columns))]
+    named = list(range(keys))
+    tables = [list(named)]
+    for index in range(keys, len(columns)):
+        together = sum(least[each] for each in tables[-1]) + least[index]
+        if together > room and len(tables[-1]) > keys:
+            tables.append(list(named))
+        tables[-1].append(index)
+    return tables
+
+
+def _widths(columns: Sequence[Column], rows: Sequence[Sequence[str]], room: int) -> list[int]:
+    """The width of each column: its longest word, and a share of what is left, as far as its cells are longer."""
+    cells = [_cells_of(columns, rows, index) for index in range(len(columns))]
+    widths = list(map(_least, cells))
+    wanted = [max(map(len, each)) for each in cells]
+    left = max(0, room - sum(widths))
+    while left and widths != wanted:
+        # The column that would be folded into the most lines gets the next character.
+        index = max(range(len(columns)), key=lambda each: (wanted[each] > widths[each]) * wanted[each] / widths[each])
+        widths[index] += 1
+        left -= 1
+    return widths
+
+
+def _print_richly(
+    title: str,
+    columns: Sequence[Column],
+    rows: Sequence[Sequence[str]],
+    widths: Sequence[int],
+    styles: Sequence[str],
+    lines: bool,
+) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(title=escape(title), title_justify="left", show_lines=lines)
-    for column in columns:
+    table = Table(title=escape(title) or None, title_justify="left", show_lines=lines)
+    for column, width in zip(columns, widths, strict=True):
         justify: Any = "right" if column.right else "left"
         # Long words are folded: a name that is cut short is no name.
-        table.add_column(column.heading, justify=justify, overflow="fold", min_width=column.least)
-    for row, style in zip(rows, styles or [""] * len(rows), strict=True):
+        table.add_column(escape(column.heading), justify=justify, overflow="fold", width=width)
+    for row, style in zip(rows, styles, strict=True):
         table.add_row(*map(escape, row), style=style or None)
     _console.print(table)
 
 
-def _aligned(rows: Sequence[Sequence[str]], columns: Sequence[Column]) -> list[str]:
-    """The rows of a plain table, each column as wide as its widest cell."""
-    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.rjust(width) if column.right else cell.ljust(width)
-            for cell, width, column in zip(row, widths, columns, strict=True)
-        ).rstrip()
-        for row in rows
-    ]
+def _print_plainly(title: str, columns: Sequence[Column], rows: Sequence[Sequence[str]], widths: Sequence[int]) -> None:
+    shown = [title] if title else []
+    for row in [[column.heading for column in columns], *rows]:
+        folded = [
+            textwrap.wrap(cell, width, break_on_hyphens=False) or [""] for cell, width in zip(row, widths, strict=True)
+        ]
+        for number in range(max(map(len, folded))):
+            parts = [cell[number] if number < len(cell) else "" for cell in folded]
+            aligned = [
+                part.rjust(width) if column.right else part.ljust(width)
+                for part, width, column in zip(parts, widths, columns, strict=True)
+            ]
+            shown.append("  ".join(aligned).rstrip())
+    print("\n".join(shown), flush=True)
 
 
 @contextmanager

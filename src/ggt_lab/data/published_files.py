@@ -52,7 +52,7 @@ class PublishedFile:
 
     name: str
     checksum: str
-    """The algorithm and the digest: ``"md5:c32a…"`` or ``"sha256:fcea…"``."""
+    """The algorithm and the digest: ``"sha256:fcea…"``."""
     size: int
     """The size in bytes: it tells whether a wrong file was cut off."""
     urls: tuple[str, ...] = ()
@@ -60,7 +60,7 @@ class PublishedFile:
 
     def hasher(self) -> "hashlib._Hash":
         """A fresh hash object of the algorithm in the checksum."""
-        return hashlib.new(self.checksum.partition(":")[0], usedforsecurity=False)
+        return hashlib.new(self.checksum.partition(":")[0])
 
     def complaint(self, size: int, digest: str) -> str | None:
         """What is wrong with content of this size and digest; None if nothing is."""

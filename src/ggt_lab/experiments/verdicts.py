@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ggt_lab.data.atomic_files import write_atomically
+from ggt_lab.data.json_files import BOOL_OR_NONE, COUNT, OBJECTS, TEXT, flaw, optional, read_object
 from ggt_lab.runs.environment import different_machines, environment
 from ggt_lab.runs.results import Record
 
@@ -148,31 +149,34 @@ def read_verdicts(path: Path) -> Experimented:
     Raises:
         ValueError: the file holds something else.
     """
-    content = json.loads(path.read_bytes())
-    if not isinstance(content, dict):
-        raise ValueError(f"it should hold one JSON object, and holds a {type(content).__name__}")
-    rows, pictures = content.get("verdicts"), content.get("figures", [])
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise ValueError("its 'verdicts' should be a list of objects")
-    if not isinstance(pictures, list) or not all(isinstance(each, dict) and "file" in each for each in pictures):
-        raise ValueError("its 'figures' should be a list of objects with 'file' and 'alt'")
+    content = read_object(path)
+    found = flaw(content, {"verdicts": OBJECTS, "figures": optional(OBJECTS), "smoke": BOOL_OR_NONE})
+    if found is not None:
+        raise ValueError(found)
+    rows, pictures = content["verdicts"], content.get("figures") or []
+    for picture in pictures:
+        if (found := flaw(picture, {"file": TEXT, "alt": optional(TEXT)})) is not None:
+            raise ValueError(f"of one of its figures: {found}")
     title = ": ".join(str(content[key]) for key in ("experiment", "title") if content.get(key))
     return Experimented(
         title=title or path.parent.resolve().name,
         verdicts=tuple(map(_read_verdict, rows)),
-        figures=tuple(
-            Figure(path.parent / str(each["file"]), str(each.get("alt") or each["file"])) for each in pictures
-        ),
+        figures=tuple(Figure(path.parent / each["file"], each.get("alt") or each["file"]) for each in pictures),
         smoke=bool(content.get("smoke")),
     )
 
 
+_SHAPE = {
+    **dict.fromkeys(("claim", "statement", "paper", "ours", "command"), TEXT),
+    "spread": optional(TEXT),
+    "n": COUNT,
+    "holds": BOOL_OR_NONE,
+}
+
+
 def _read_verdict(row: Mapping[str, Any]) -> Verdict:
-    holds = row.get("holds")
-    if holds is not None and not isinstance(holds, bool):
-        raise ValueError(f"'holds' of claim {row.get('claim')!r} must be true, false or null, and is {holds!r}")
-    names = [field.name for field in fields(Verdict)]
-    missing = [name for name in names if name not in row]
-    if missing:
-        raise ValueError(f"its verdict on claim {row.get('claim')!r} has no {', '.join(missing)}")
-    return Verdict(**{name: row[name] for name in names})
+    found = flaw(row, _SHAPE) or (None if "holds" in row else "it has no holds")
+    if found is not None:
+        raise ValueError(f"of its verdict on claim {row.get('claim')!r}: {found}")
+    values: dict[str, Any] = {field.name: row.get(field.name) for field in fields(Verdict)}
+    return Verdict(**values)

@@ -4,6 +4,7 @@ import itertools
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from matplotlib import pyplot as plt
 
@@ -57,7 +58,8 @@ def draw_curves(
             panels[0].plot([], [], color=color, label=label)
             continue
         metric = finished[0]["metric"]
-        values = [[point[metric] for point in run["curve"]] for run in finished]
+        curves = _at_common_steps(finished)
+        values = [[point[metric] for point in curve] for curve in curves]
         mean_of = statistics.geometric_mean if log and by.startswith("log_") else statistics.fmean
         columns = [
             sorted(max(value, 1e-16) if log else value for value in column) for column in zip(*values, strict=True)
@@ -65,7 +67,7 @@ def draw_curves(
         mean = [mean_of(column) for column in columns]
         cut = len(finished) // 10 if len(finished) >= _MANY else 0
         for axes, key in zip(panels, ("step", "seconds"), strict=True):
-            x = [statistics.fmean(xs) for xs in zip(*([p[key] for p in r["curve"]] for r in finished), strict=True)]
+            x = [statistics.fmean(xs) for xs in zip(*([p[key] for p in curve] for curve in curves), strict=True)]
             axes.plot(x, mean, color=color, linewidth=1.8, label=label)
             low, high = ([column[place] for column in columns] for place in (cut, -1 - cut))
             axes.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
@@ -78,3 +80,10 @@ def draw_curves(
         quiet(axes)
     panels[0].legend(frameon=False, fontsize=9)
     return save(figure, path, title=title)
+
+
+def _at_common_steps(runs: Sequence[Record]) -> list[list[dict[str, Any]]]:
+    """The curves at the steps at which all runs were evaluated: all steps, unless a record lost a point."""
+    by_step = [{point["step"]: point for point in run["curve"]} for run in runs]
+    common = sorted(set.intersection(*map(set, by_step)))
+    return [[points[step] for step in common] for points in by_step]

@@ -10,7 +10,7 @@ from ggt_lab.figures.style import COLORS, log_axis, quiet, save
 
 __all__ = ["draw_sides"]
 
-_FILLS: tuple[Literal["none", "bottom", "full"], ...] = ("none", "bottom", "full")
+_FILLS: tuple[Literal["none", "bottom", "full", "left"], ...] = ("none", "bottom", "full", "left")
 
 
 def draw_sides(
@@ -27,7 +27,7 @@ def draw_sides(
     Args:
         panels: for each problem, for each optimizer, for each side: the values of the runs. Values that are not finite,
             of runs that diverged, are left out.
-        sides: the names of the sides, three at most.
+        sides: the names of the sides, four at most.
         path: the path of the files, without suffix.
         title: the line above the figure.
 
@@ -39,7 +39,7 @@ def draw_sides(
         for place, (color, runs) in enumerate(zip(COLORS, optimizers.values(), strict=False)):
             means = []
             for number, (values, fill) in enumerate(zip(runs, _FILLS, strict=False)):
-                x = place + 0.25 * (number - (len(runs) - 1) / 2)
+                x = place + 0.2 * (number - (len(runs) - 1) / 2)
                 finite = [value for value in values if value < float("inf")]
                 panel.plot([x] * len(finite), finite, "o", color=color, fillstyle=fill, markersize=6)
                 if finite:

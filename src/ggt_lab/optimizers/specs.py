@@ -15,7 +15,7 @@ import torch
 from ggt_lab.optimizers import dense_adaptive as dense
 from ggt_lab.optimizers.muon_and_adamw import MuonAndAdamW, NorMuonAndAdamW
 from ggt_lab.problems.unknown_name import unknown
-from torch_ggt import GGT, whiten
+from torch_ggt import GGT, Adadelta, AdaGrad, NAdam, RMSprop, whiten
 
 __all__ = ["check_optimizer", "missing_package", "optimizer_factory", "optimizer_names"]
 
@@ -26,6 +26,10 @@ _OURS: dict[str, Any] = {
     "GGT": GGT,
     "DiagonalAdaptive": dense.DiagonalAdaptive,
     "FullMatrixAdaptive": dense.FullMatrixAdaptive,
+    "FullMatrixRMSprop": RMSprop,  # plain RMSprop is torch.optim's, and so on
+    "FullMatrixNAdam": NAdam,
+    "FullMatrixAdadelta": Adadelta,
+    "FullMatrixAdaGrad": AdaGrad,
     "MuonAndAdamW": MuonAndAdamW,
     "NorMuonAndAdamW": NorMuonAndAdamW,
 }

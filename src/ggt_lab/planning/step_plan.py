@@ -1,19 +1,23 @@
 """What GGT would need for a model: bytes of window per GPU, the time of a step, and the largest window that fits.
 
-The time is predicted with the formula of `ggt_lab.planning.calibration`, whose constants were measured.
-`ggt_lab.planning.calibration_check` says how far off the predictions are.
+The bytes are those of `torch_ggt.GGT.memory`, and the scratch memory of the solver. The time is predicted with the
+formula of `ggt_lab.planning.calibration`, whose constants were measured. `ggt_lab.planning.calibration_check` says how
+far off the predictions are.
 """
 
 from dataclasses import dataclass
 
 from ggt_lab.planning.calibration import TRAFFIC, Calibration, device_seconds, item_size
+from torch_ggt import GGT
 
-__all__ = ["DTYPES", "Plan", "largest_window", "make_plan"]
+__all__ = ["DTYPES", "WRAPPED", "Plan", "largest_window", "make_plan"]
 
 DTYPES = ("float32", "bfloat16")
 """The number types of a window."""
 
-_STATE = 8  # bytes per column: momentum, and the row that waits to be written
+WRAPPED = {"adamw": 8, "muon": 4, "sgd": 0, "sgd-momentum": 4}
+"""Optimizers that the window can whiten gradients for, and the bytes per parameter of their own state in float32."""
+
 _PARAMETER = 8  # bytes per parameter and its gradient, float32
 _NODES = 27  # shifted solves of an r × r matrix, each with its scratch
 _USABLE = 0.95  # share of a GPU's memory; the CUDA context and the allocator take the rest
@@ -31,10 +35,16 @@ class Plan:
     """The number type of the window."""
     gpus: int
     """How many GPUs share the columns of the window."""
+    whiten: str | None
+    """The optimizer that gets whitened gradients; None: GGT makes the steps itself."""
+    finish: str
+    """What becomes of each tensor's step."""
     window_bytes: float
     """The rows of the window."""
     state_bytes: float
-    """Momentum, the row that waits to be written, and the r × r matrices."""
+    """Momentum and what a finish remembers, the row that waits to be written, and the r × r matrices."""
+    wrapped_bytes: float
+    """The state of the optimizer behind the window, 0 for GGT itself."""
     model_bytes: float
     """Parameters and gradients in float32, without activations."""
     memory: float
@@ -67,7 +77,7 @@ class Plan:
     @property
     def total_bytes(self) -> float:
         """All bytes without activations."""
-        return self.window_bytes + self.state_bytes + self.model_bytes
+        return self.window_bytes + self.state_bytes + self.wrapped_bytes + self.model_bytes
 
     @property
     def fits_here(self) -> bool:
@@ -81,6 +91,9 @@ def make_plan(
     window: int,
     dtype: str,
     calibration: Calibration,
+    history: str = "momentum",
+    finish: str = "none",
+    whiten: str | None = None,
     gpus: int = 1,
     replicated: bool = False,
     memory: float = 141e9,
@@ -95,6 +108,10 @@ def make_plan(
         window: r.
         dtype: one of `DTYPES`.
         calibration: the measured constants.
+        history: what the window stores, as in GGT. Whitening has gradients in the window, and no momentum.
+        finish: what becomes of each tensor's step, as in GGT. Its bytes are counted, its time is not.
+        whiten: one of `WRAPPED`: the window whitens the gradients of that optimizer. The bytes of the optimizer's own
+            state are counted; the time of its step is not.
         gpus: N, the GPUs that share the columns: each has d/N.
         replicated: True if every GPU holds all parameters and gradients (data parallel): then the updated columns must
             be gathered. False if parameters and gradients are split like the window (fully sharded).
@@ -104,18 +121,26 @@ def make_plan(
         network_latency: seconds of a collective of a few numbers.
 
     Raises:
-        ValueError: a number below 1, an unknown dtype, or more GPUs than columns.
+        ValueError: a number below 1, an unknown dtype, history, finish or optimizer, or more GPUs than columns.
     """
     for name, value in (("parameters", parameters), ("window", window), ("gpus", gpus)):
         if value < 1:
             raise ValueError(f"{name} must be from 1 on, got {value}")
     if dtype not in DTYPES:
         raise ValueError(f"dtype must be {' or '.join(DTYPES)}, got {dtype!r}")
+    if whiten is not None and whiten not in WRAPPED:
+        raise ValueError(f"whiten must be {', '.join(WRAPPED)} or nothing, got {whiten!r}")
+    if whiten is not None and finish != "none":
+        raise ValueError(f"whiten={whiten!r} leaves the steps to that optimizer, got finish={finish!r} besides")
     if gpus > parameters:
         raise ValueError(f"{gpus} GPUs cannot share {parameters} columns; give at most one GPU per parameter")
     speed = calibration.bandwidth if bandwidth is None else bandwidth
     columns = -(-parameters // gpus)
-    model = _PARAMETER * (parameters if replicated else columns)
+    whole = parameters if replicated else columns
+    model, wrapped = _PARAMETER * whole, WRAPPED[whiten] * whole if whiten else 0
+    history = "gradient" if whiten else history
+    window_bytes, state_bytes = _bytes(parameters, window, dtype, history=history, finish=finish, gpus=gpus)
+    budget = _USABLE * memory - model - wrapped
     total = device_seconds(calibration, columns, window, dtype, speed)
     traffic, solve = TRAFFIC * columns / speed, calibration.solve_s(window)
     collectives = 0.0
@@ -130,8 +155,11 @@ def make_plan(
         window=window,
         dtype=dtype,
         gpus=gpus,
-        window_bytes=float(window * columns * item_size(dtype)),
-        state_bytes=float(_STATE * columns + 8 * window**2 * (1 + _NODES)),
+        whiten=whiten,
+        finish=finish,
+        window_bytes=float(window_bytes),
+        state_bytes=float(state_bytes),
+        wrapped_bytes=float(wrapped),
         model_bytes=float(model),
         memory=memory,
         passes_s=total - traffic - solve - calibration.small_s,
@@ -140,26 +168,32 @@ def make_plan(
         launch_s=calibration.small_s,
         collectives_s=collectives,
         host_s=calibration.host_s,
-        # Rows beyond the number of columns would span nothing new.
-        fits={kind: min(parameters, largest_window(columns, kind, _USABLE * memory - model)) for kind in DTYPES},
+        fits={
+            kind: largest_window(parameters, kind, budget, history=history, finish=finish, gpus=gpus) for kind in DTYPES
+        },
     )
 
 
-def largest_window(columns: int, dtype: str, budget: float) -> int:
-    """The largest r for which window, state and r × r matrices take at most ``budget`` bytes.
+def _bytes(parameters: int, window: int, dtype: str, *, history: str, finish: str, gpus: int) -> tuple[int, int]:
+    """(bytes of the rows, bytes of all other state and of the solver's scratch) of one GPU."""
+    memory = GGT.memory(parameters, window=window, window_dtype=dtype, history=history, finish=finish, ranks=gpus)
+    return memory.window, memory.total - memory.window + 8 * _NODES * window**2
+
+
+def largest_window(
+    parameters: int, dtype: str, budget: float, *, history: str = "momentum", finish: str = "none", gpus: int = 1
+) -> int:
+    """The largest r for which window, state and r × r matrices take at most ``budget`` bytes of a GPU; 0 if none does.
+
+    It is at most the number of parameters: rows beyond that would span nothing new.
 
     Example:
         >>> largest_window(1_000_000, "float32", 100e6)
         22
     """
-    left = budget - _STATE * columns
-    if left <= 0:
-        return 0
-    per_row, square = columns * item_size(dtype), 8 * (1 + _NODES)
-    # The positive root of square·r² + per_row·r = left, in the form without cancellation.
-    r = int(2 * left / (per_row + (per_row**2 + 4 * square * left) ** 0.5))
-    while square * (r + 1) ** 2 + per_row * (r + 1) <= left:  # rounding
-        r += 1
-    while r > 0 and square * r**2 + per_row * r > left:
-        r -= 1
-    return r
+    low, high = 0, 1 + min(parameters, int(max(0.0, budget) / (-(-parameters // gpus) * item_size(dtype))))
+    while high - low > 1:  # low fits, high does not
+        middle = (low + high) // 2
+        fits = sum(_bytes(parameters, middle, dtype, history=history, finish=finish, gpus=gpus)) <= budget
+        low, high = (middle, high) if fits else (low, middle)
+    return low

@@ -5,20 +5,41 @@ A damaged file does not hide the other files. It is left out, and a warning name
 
 import json
 import math
-import warnings
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ggt_lab.data.json_files import (
+    COUNT,
+    LIST,
+    NUMBERS,
+    OBJECT,
+    POSITIVE,
+    TEXT,
+    flaw,
+    optional,
+    read_object,
+    regular_bytes,
+    there,
+)
 from ggt_lab.experiments.verdicts import Experimented, Figure, Verdict, read_verdicts
 from ggt_lab.runs.results import Record, Results
+from ggt_lab.spectra.eigenvalue_filters import above_rounding
 
 __all__ = ["Collection", "Race", "Section", "Spectrum", "collect"]
 
 _T = TypeVar("_T")
 
-_RACE_KEYS = ("problem", "optimizer", "lr", "seed", "metric", "status")
+_SPECTRUM = {
+    "steps": NUMBERS,
+    "singular_values": LIST,
+    "label": optional(TEXT),
+    "window": optional(COUNT),
+    "diagnosis": optional(OBJECT),
+}
+_DIAGNOSIS = {"summary": optional(TEXT), "numbers": optional(OBJECT)}
 _IMAGE_SUFFIXES = (".png", ".svg", ".jpg", ".jpeg")
 _LINK_SUFFIXES = (".png", ".pdf")
 
@@ -91,9 +112,13 @@ def collect(folder: Path) -> Collection:
         what = "is a file; give the folder that holds it" if folder.exists() else "does not exist"
         raise ValueError(f"a report needs a folder of results, and {folder} {what}")
     complaints: list[str] = []
-    folders = sorted({folder, *(path for path in folder.rglob("*") if path.is_dir())})
+    inside = sorted(path for path in folder.rglob("*") if path.is_dir())
+    # A link may lead to a folder that has its section already.
+    folders = {os.path.realpath(path): path for path in [*reversed(inside), folder]}
     sections = tuple(
-        section for each in folders if (section := _read_section(each, folder, complaints.append)) is not None
+        section
+        for each in sorted(folders.values())
+        if (section := _read_section(each, folder, complaints.append)) is not None
     )
     if not sections:
         damaged = "".join(f"\n- {complaint}" for complaint in complaints)
@@ -107,7 +132,7 @@ def collect(folder: Path) -> Collection:
 
 def _read_section(folder: Path, root: Path, complain: Callable[[str], None]) -> Section | None:
     records = _read_records(folder / "results.jsonl", complain)
-    races = _split_into_races([record for record in records if "curve" in record], folder, complain)
+    races = _split_into_races(record for record in records if "curve" in record)
     experiment = _attempt(read_verdicts, folder / "verdicts.json", complain)
     spectra = tuple(
         spectrum
@@ -134,7 +159,7 @@ def _read_section(folder: Path, root: Path, complain: Callable[[str], None]) -> 
 
 def _attempt(read: Callable[[Path], _T], path: Path, complain: Callable[[str], None]) -> _T | None:
     """What ``read`` returns for ``path``. If the file is damaged: None, and a complaint that names it."""
-    if not path.exists():
+    if not there(path):
         return None
     try:
         return read(path)
@@ -143,29 +168,18 @@ def _attempt(read: Callable[[Path], _T], path: Path, complain: Callable[[str], N
         return None
 
 
-def _read_object(path: Path) -> dict[str, Any]:
-    content = json.loads(path.read_bytes())
-    if not isinstance(content, dict):
-        raise ValueError(f"it should hold one JSON object, and holds a {type(content).__name__}")
-    return content
-
-
 def _read_records(path: Path, complain: Callable[[str], None]) -> list[Record]:
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        records = _attempt(lambda path: list(Results(path)), path, complain) or []
-    for warning in caught:
-        complain(str(warning.message))
-    return records
+    try:
+        return list(Results(path).read(complain))
+    except (ValueError, OSError) as error:
+        complain(f"{path} is left out: {error}")
+        return []
 
 
-def _split_into_races(records: Iterable[Record], folder: Path, complain: Callable[[str], None]) -> tuple[Race, ...]:
+def _split_into_races(records: Iterable[Record]) -> tuple[Race, ...]:
     """One race for each problem, length and device: only such runs can be compared."""
     kinds: dict[tuple[Any, ...], list[Record]] = {}
     for record in records:
-        if (flaw := _flaw(record)) is not None:
-            complain(f"a run in {folder / 'results.jsonl'} is left out: {flaw}")
-            continue
         kind = (record["problem"], record.get("steps"), record.get("device"), record["metric"])
         kinds.setdefault(kind, []).append(record)
     races = []
@@ -185,28 +199,6 @@ def _split_into_races(records: Iterable[Record], folder: Path, complain: Callabl
     return tuple(races)
 
 
-def _flaw(record: Record) -> str | None:
-    """Why a record with a curve cannot be shown; None if it can be shown."""
-    missing = [key for key in _RACE_KEYS if key not in record]
-    if missing:
-        return f"it has a curve but no {', '.join(missing)}"
-    if not _is_number(record["lr"]):
-        return f"its learning rate is {record['lr']!r}, not a number"
-    curve = record["curve"]
-    needed = ("step", "seconds", record["metric"])
-    if not isinstance(curve, list) or not all(isinstance(point, dict) for point in curve):
-        return "its curve is not a list of points"
-    if not all(_is_number(point.get(key)) for point in curve for key in needed):
-        return f"not every point of its curve has finite numbers {', '.join(map(str, needed))}"
-    if record["status"] == "done" and not curve:
-        return "it is done, but its curve is empty"
-    return None
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
 def _count_environments(records: Iterable[Record]) -> tuple[tuple[Record, int], ...]:
     counts: dict[str, tuple[Record, int]] = {}
     for record in records:
@@ -219,9 +211,15 @@ def _count_environments(records: Iterable[Record]) -> tuple[tuple[Record, int], 
 
 def _may_be_embedded(figure: Figure, root: Path, complain: Callable[[str], None]) -> bool:
     """Whether a figure may be in the report. A report is passed on: no file from outside the results may be in it."""
-    if not figure.path.resolve().is_relative_to(root.resolve()):
+    try:
+        content = regular_bytes(figure.path) if there(figure.path) else None
+        inside = figure.path.resolve().is_relative_to(root.resolve())
+    except (OSError, ValueError, RuntimeError) as error:  # unreadable; a name with a NUL; links in a circle
+        complain(f"figure {figure.path} is left out: {error}")
+        return False
+    if not inside:
         complain(f"figure {figure.path} is left out: it lies outside of {root}")
-    elif not figure.path.is_file():
+    elif content is None:
         complain(f"figure {figure.path} is left out: there is no such file")
     elif figure.path.suffix.lower() not in _IMAGE_SUFFIXES:
         complain(f"figure {figure.path} is left out: only {', '.join(_IMAGE_SUFFIXES)} can be embedded")
@@ -231,28 +229,31 @@ def _may_be_embedded(figure: Figure, root: Path, complain: Callable[[str], None]
 
 
 def _read_spectrum(path: Path) -> Spectrum:
-    content = _read_object(path)
-    steps, values = content.get("steps"), content.get("singular_values")
-    if not isinstance(steps, list) or not all(map(_is_number, steps)):
-        raise ValueError("its 'steps' should be a list of numbers")
-    if not isinstance(values, list) or not all(isinstance(row, list) for row in values):
-        raise ValueError("its 'singular_values' should be a list of lists, one per step")
+    content = read_object(path)
+    diagnosis = content.get("diagnosis") or {}
+    found = flaw(content, _SPECTRUM) or flaw(diagnosis, _DIAGNOSIS)
+    if found is not None:
+        raise ValueError(found)
+    steps, values, numbers = content["steps"], content["singular_values"], diagnosis.get("numbers") or {}
+    if not all(map(NUMBERS.test, values)) or not all(value >= 0 for row in values for value in row):
+        raise ValueError(
+            "its singular_values should be lists of finite numbers that are not negative, one list per step"
+        )
     if len(steps) != len(values) or not steps:
         raise ValueError(
             f"it has {len(steps)} steps and {len(values)} lists of singular values; both should be as many"
         )
-    if not all(_is_number(value) and value >= 0 for row in values for value in row):
-        raise ValueError("its singular values should be finite and not negative")
-    if not any(value * value > 0 for row in values for value in row):
-        raise ValueError("none of its singular values is positive: there is nothing to draw")
-    diagnosis = content.get("diagnosis") or {}
-    if not isinstance(diagnosis, dict) or not isinstance(diagnosis.get("numbers", {}), dict):
-        raise ValueError("its 'diagnosis' should be an object with 'summary' and 'numbers'")
+    if not all(math.isfinite(value * value) for row in values for value in row):
+        raise ValueError("the squares of its singular values should be finite")
+    if not POSITIVE.test(numbers.get("rounding", 1.0)):
+        raise ValueError(f"the rounding of its diagnosis is {numbers['rounding']!r}, and should be a positive number")
+    if not any(above_rounding(row, numbers) for row in values):
+        raise ValueError("none of its singular values is positive and above rounding: there is nothing to draw")
     return Spectrum(
-        label=str(content.get("label") or path.stem),
-        window=int(content.get("window") or max(map(len, values))),
+        label=content.get("label") or path.stem,
+        window=content.get("window") or max(map(len, values)),
         steps=tuple(steps),
         singular_values=tuple(map(tuple, values)),
-        summary=str(diagnosis.get("summary", "")),
-        numbers=diagnosis.get("numbers", {}),
+        summary=diagnosis.get("summary") or "",
+        numbers=numbers,
     )

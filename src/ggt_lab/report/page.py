@@ -6,6 +6,7 @@ fetch anything, and to run any script but the two whose hashes it names.
 
 import base64
 import datetime
+import functools
 import hashlib
 import math
 import mimetypes
@@ -23,6 +24,7 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 import torch_ggt
+from ggt_lab.data.atomic_files import write_atomically
 from ggt_lab.experiments.verdicts import Figure, count
 from ggt_lab.report.collection import Collection, Race, Section, Spectrum, collect
 from ggt_lab.report.race_sentences import number, seeds, summary
@@ -46,25 +48,14 @@ def write_report(folder: Path) -> Path:
     collection = collect(folder)
     for complaint in collection.warnings:
         warnings.warn(complaint, stacklevel=2)
-    path = folder / "report.html"
-    # JSON may hold a lone surrogate, which has no UTF-8: it is replaced, so that the page can be written.
-    path.write_text(render(collection, folder), encoding="utf-8", errors="replace")
-    return path
+    # The name of a file may have bytes that are no UTF-8: they are replaced, so that the page can be written.
+    page = render(collection, folder).encode("utf-8", "replace").decode()
+    return write_atomically(folder / "report.html", page)
 
 
 def render(collection: Collection, folder: Path) -> str:
     """The page as a string; links are relative to ``folder``."""
     plotly, script = (Markup(_inline(text)) for text in (get_plotlyjs(), _asset("page.js")))
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters |= {
-        "number": number,
-        "exact": _exact,
-        "data_uri": _data_uri,
-        "count": count,
-        "href": lambda path: quote(Path(os.path.relpath(path, folder)).as_posix()),
-    }
     colors = _colors(collection.sections)
     races = [race for section in collection.sections for race in section.races]
     spectra = [spectrum for section in collection.sections for spectrum in section.spectra]
@@ -72,7 +63,7 @@ def render(collection: Collection, folder: Path) -> str:
         "races": [_race_data(race, colors) for race in races],
         "spectra": [_spectrum_data(spectrum) for spectrum in spectra],
     }
-    return environment.from_string(_asset("page.html")).render(
+    return _template().render(
         title=folder.resolve().name,
         collection=collection,
         summary=summary(collection),
@@ -81,6 +72,7 @@ def render(collection: Collection, folder: Path) -> str:
         seeds=seeds,
         criteria=CRITERIA,
         diagnosis=_diagnosis,
+        href=lambda path: quote(os.fsencode(Path(os.path.relpath(path, folder)).as_posix())),
         relative=lambda path: Path(os.path.relpath(path, folder)).as_posix(),
         policy=_policy(plotly, script),
         style=Markup(_asset("page.css")),
@@ -90,6 +82,15 @@ def render(collection: Collection, folder: Path) -> str:
         version=torch_ggt.__version__,
         today=datetime.datetime.now().astimezone().strftime("%d %B %Y, %H:%M"),
     )
+
+
+@functools.cache
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {"number": number, "exact": _exact, "data_uri": _data_uri, "count": count}
+    return environment.from_string(_asset("page.html"))
 
 
 def _asset(name: str) -> str:

@@ -43,7 +43,8 @@ def different_machines(records: Sequence[Record]) -> list[Record]:
     """The machines on which records were made, each machine once, without the commands."""
     found: list[Record] = []
     for record in records:
-        machine = {key: value for key, value in record.get("environment", {}).items() if key != "command"}
+        where = record.get("environment")
+        machine = {key: value for key, value in where.items() if key != "command"} if isinstance(where, dict) else {}
         if machine and machine not in found:
             found.append(machine)
     return found

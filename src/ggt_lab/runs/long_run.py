@@ -11,13 +11,14 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from ggt_lab.data.atomic_files import atomic_file
+from ggt_lab.data.json_files import AT_LEAST_1, COUNT, POSITIVE, TEXT, WHOLE, Kind, flaw, given, one_of, read_list
 from ggt_lab.optimizers.specs import optimizer_factory
 from ggt_lab.problems import problem_class
 from ggt_lab.problems.deep_problem import DeepProblem
@@ -39,6 +40,11 @@ __all__ = [
     "run_until",
 ]
 
+_PAIRS = Kind(
+    lambda value: value is None or (isinstance(value, list) and all(map(_is_setting, value))),
+    'a list of pairs such as ["dropout", 0.2]',
+)
+
 WITHOUT_EFFECT = ("captured", "compiled", "epochs")
 """Settings of a problem that do not change the result of a run.
 
@@ -55,6 +61,24 @@ def _halving(progress: float) -> float:
 
 SCHEDULES: dict[str, Callable[[float], float]] = {"constant": lambda _: 1.0, "cosine": _cosine, "halving": _halving}
 """Factors of the learning rate, as functions of the share of the run that is done. "halving" halves it seven times."""
+
+
+def _is_setting(pair: object) -> bool:
+    return isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str)
+
+
+_SHAPE = {
+    "problem": TEXT,
+    "optimizer": TEXT,
+    "lr": POSITIVE,
+    "seed": WHOLE,
+    "epochs": AT_LEAST_1,
+    "schedule": given(one_of(*SCHEDULES)),
+    "device": given(TEXT),
+    "settings": _PAIRS,
+    "spectrum_every": given(COUNT),
+    "early_looks": given(COUNT),
+}
 
 
 @dataclass(frozen=True)
@@ -94,9 +118,25 @@ class LongRun:
 
 
 def read_runs(path: Path) -> list[LongRun]:
-    """The runs in a JSON file: a list of objects with the fields of `LongRun`."""
-    listed = json.loads(path.read_text())
-    return [LongRun(**{**each, "settings": tuple(map(tuple, each.get("settings", ())))}) for each in listed]
+    """The runs in a JSON file: a list of objects with the fields of `LongRun`.
+
+    Raises:
+        ValueError: the file holds something else; the message names the run by its place in the list.
+        OSError: the file cannot be read.
+    """
+    names = [field.name for field in fields(LongRun)]
+    runs = []
+    try:
+        listed = read_list(path)
+    except ValueError as error:
+        raise ValueError(f"{path} is no list of runs: {error}") from None
+    for number, each in enumerate(listed, start=1):
+        strange = [name for name in each if name not in names]
+        wrong = f"it has {', '.join(strange)}; a run has {', '.join(names)}" if strange else flaw(each, _SHAPE)
+        if wrong is not None:
+            raise ValueError(f"run {number} of {path}: {wrong}")
+        runs.append(LongRun(**{**each, "settings": tuple(map(tuple, each.get("settings") or ()))}))
+    return runs
 
 
 def advance(run: LongRun, kept: Path, *, deadline: float = math.inf, spectra: Path = Path("spectra")) -> Record | None:
@@ -142,7 +182,7 @@ class _Training:
         self._early_steps = _early_steps(run.early_looks, self.problem.steps_per_epoch)
         self._seconds_before = 0.0
         if checkpoint.exists():
-            self._load(torch.load(checkpoint, map_location=run.device, weights_only=True))
+            self._load(_read_checkpoint(checkpoint, run.device))
         elif run.epochs > 0:
             self.curve.append({"epoch": 0, "step": 0, "seconds": 0.0, **self.problem.evaluate()})
         self._started = time.perf_counter()
@@ -205,6 +245,20 @@ class _Training:
         if isinstance(self.optimizer, GGT):  # it leaves a step out whose gradient is not finite; others end there
             record["skipped"] = self.optimizer.skipped
         return record
+
+
+def _read_checkpoint(path: Path, device: str) -> dict[str, Any]:
+    try:
+        state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
+    except Exception as error:  # torch raises errors of many kinds on a damaged file
+        reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    else:
+        names = ("problem", "optimizer", "spectra", "curve", "early", "seconds")
+        missing = [name for name in names if not isinstance(state, dict) or name not in state]
+        if not missing:
+            return state
+        reason = f"it has no {', '.join(missing)}"
+    raise ValueError(f"the checkpoint {path} cannot be read ({reason}); restore it, or remove it to begin the run anew")
 
 
 def _early_steps(looks: int, steps_per_epoch: int) -> set[int]:

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
@@ -15,10 +16,14 @@ import torch
 from ggt_lab.runs.environment import environment
 from ggt_lab.runs.results import Record, Results, Task
 
-__all__ = ["processes", "run_all", "waiting"]
+__all__ = ["TaskError", "processes", "run_all", "waiting"]
 
 
 _T = TypeVar("_T", bound=Task)
+
+
+class TaskError(RuntimeError):
+    """A process ended in the middle of a task."""
 
 
 def waiting(tasks: Iterable[_T], results: Results) -> list[_T]:
@@ -44,6 +49,30 @@ def processes(workers: int) -> Iterator[Executor]:
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def _interrupts_later() -> Iterator[None]:
+    """Hold Ctrl-C back for the length of the block.
+
+    A process that is started in the block never gets it: this process ends its workers itself, and a worker that is
+    interrupted while it imports torch would print a traceback.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _not_an_exit(error: Exception | SystemExit, task: object) -> Exception:
+    """The error of a task. A task that called ``sys.exit`` must not end this process without a word."""
+    if isinstance(error, SystemExit):
+        return TaskError(f"{task} ended its process with sys.exit({error.code!r})")
+    return error
 
 
 def _start_worker() -> None:
@@ -81,7 +110,8 @@ def run_all(
         on_done: called after each task.
     """
     made_in = environment()
-    jobs = {pool.submit(execute, task): task for task in waiting(tasks, results)}
+    with _interrupts_later():  # a submission may start a process
+        jobs = {pool.submit(execute, task): task for task in waiting(tasks, results)}
     failure: Exception | None = None
     for job in as_completed(jobs):
         if job.cancelled():
@@ -89,12 +119,12 @@ def run_all(
         try:
             result = job.result()
         except BrokenProcessPool as error:
-            raise RuntimeError(
+            raise TaskError(
                 "a process ended in the middle of its work (killed, perhaps for want of memory: try fewer workers). "
                 f"What is finished is in {results.path}; the same command goes on from there."
             ) from error
-        except Exception as error:  # it is raised below
-            failure = failure or error
+        except (Exception, SystemExit) as error:  # it is raised below
+            failure = failure or _not_an_exit(error, jobs[job])
             for other in jobs:
                 other.cancel()
             continue

@@ -13,13 +13,12 @@ from pathlib import Path
 
 import torch
 
-from ggt_lab.data import DataError
 from ggt_lab.optimizers.specs import check_optimizer, optimizer_factory
-from ggt_lab.problems import problem_class
 from ggt_lab.runs.process_pool import processes, run_all
 from ggt_lab.runs.results import Record, Results
 from ggt_lab.runs.short_run import train
 from ggt_lab.runs.training_loop import seed_everything
+from ggt_lab.runs.users_code import problem_of, running
 
 __all__ = ["Run", "execute", "grid", "race"]
 
@@ -66,13 +65,18 @@ def grid(
 
     Raises:
         ValueError: an unknown name or option, a learning rate that is not positive, no seed, no step, or no CUDA.
+        ProblemError: the file of the problem raised.
     """
-    problem_class(problem)
+    problem_of(problem)
     if not optimizers or not seeds:
         raise ValueError(f"a race needs an optimizer and a seed, got optimizers={list(optimizers)}, {len(seeds)} seeds")
     if steps is not None and steps < 1:
         raise ValueError(f"steps must be at least 1, got {steps}")
-    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+    try:
+        kind = torch.device(device).type
+    except RuntimeError:
+        raise ValueError(f"device must be cpu or cuda, got {device!r}") from None
+    if kind == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device {device} was asked for, and torch sees no CUDA device here; use cpu")
     for spec, rates in optimizers.items():
         wrong = [rate for rate in rates if not 0 < rate < math.inf]
@@ -104,16 +108,12 @@ def execute(run: Run) -> Record:
 
     Raises:
         DataError: the data of the problem is not there.
-        RuntimeError: the problem or the optimizer raised. The message names both, and the first error is the cause.
+        ProblemError: the problem or the optimizer raised, or ended the program. The message names both.
     """
-    try:
-        cls = problem_class(run.problem)
+    with running(run.problem, str(run)):
+        cls = problem_of(run.problem)
         seed_everything(run.seed)
         problem = cls(run.seed, torch.device(run.device))
         seed_everything(run.seed)
         outcome = train(problem, optimizer_factory(run.optimizer), run.lr, steps=run.steps)
-    except DataError:
-        raise
-    except Exception as error:
-        raise RuntimeError(f"problem {run.problem}, {run}: {type(error).__name__}: {error}") from error
     return {**asdict(run), "metric": problem.metric, **asdict(outcome)}

@@ -3,9 +3,12 @@
 import json
 import os
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
+
+from ggt_lab.data.json_files import read_lines, there
+from ggt_lab.runs.run_record import run_flaw
 
 __all__ = ["Record", "Results", "Task"]
 
@@ -46,17 +49,33 @@ class Results:
             os.fsync(file.fileno())
 
     def __iter__(self) -> Iterator[Record]:
-        """All whole records, each key once; a damaged line is left out with a warning."""
-        if not self.path.exists():
+        """All records that can be used, each key once; a damaged line is left out with a warning."""
+        return self.read(lambda words: warnings.warn(words, stacklevel=3))
+
+    def read(self, complain: Callable[[str], None]) -> Iterator[Record]:
+        """All records that can be used, each key once.
+
+        Args:
+            complain: called for each line that is left out, with its place and what is wrong with it.
+
+        Raises:
+            OSError: the file cannot be read.
+            ValueError: it is not a regular file.
+        """
+        if not there(self.path):
             return
+        try:
+            lines = list(read_lines(self.path))
+        except ValueError as error:
+            raise ValueError(f"{self.path} cannot be read: {error}") from None
         seen = set()
-        for number, line in enumerate(self.path.read_bytes().splitlines(), start=1):
-            try:
-                record = json.loads(line)
-            except ValueError:
-                warnings.warn(f"{self.path}:{number} is damaged (cut off by a kill?) and left out", stacklevel=2)
+        for number, record, damage in lines:
+            if record is None:
+                complain(f"{self.path}:{number} is damaged and left out: {damage}")
                 continue
-            if not isinstance(record, dict):
+            found = run_flaw(record)
+            if found is not None:
+                complain(f"{self.path}:{number} is left out: {found}")
                 continue
             key = record.get("key")
             if isinstance(key, str):  # two commands at once in one folder may both run a task
@@ -71,5 +90,5 @@ class Results:
 
     def of(self, tasks: Iterable[Task]) -> list[Record]:
         """The records of these tasks, in the order of the tasks; other records of the file are left out."""
-        by_key = {record.get("key"): record for record in self}
+        by_key = {record["key"]: record for record in self if isinstance(record.get("key"), str)}
         return [by_key[task.key] for task in tasks if task.key in by_key]

@@ -37,8 +37,14 @@ def train(
 
     The seconds of the curve are seconds of training alone. The clock stands still while the problem is evaluated.
     ``rate_at`` is the learning rate as a function of the number of steps taken; without it the rate stays ``lr``.
+
+    Raises:
+        ValueError: the number of steps is not a whole number of at least 1, or evaluate() returns no usable numbers.
     """
+    named = "steps of the problem" if steps is None else "steps"
     steps = problem.steps if steps is None else steps
+    if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
+        raise ValueError(f"{named} must be a whole number of at least 1, got {steps!r}")
     optimizer = make_optimizer(problem.parameters(), lr)
     marks = {round(steps * k / evaluations) for k in range(evaluations + 1)}
     seconds = 0.0

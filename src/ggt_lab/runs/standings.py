@@ -87,18 +87,36 @@ def standings(records: Sequence[Record], *, by: str = "final") -> list[Standing]
     for (optimizer, lr), runs in cells.items():
         rates = [rate for name, rate in cells if name == optimizer]
         finals = [measure(run, "final") for run in runs]
-        means = {name: statistics.fmean(measure(run, name, horizon=horizon) for run in runs) for name in MEASURES}
+        means = {name: _mean([measure(run, name, horizon=horizon) for run in runs]) for name in MEASURES}
         standing = Standing(
             optimizer=optimizer,
             lr=lr,
             at_edge=len(rates) > 1 and lr in (min(rates), max(rates)),
-            spread=statistics.stdev(finals) if len(finals) > 1 and all(map(math.isfinite, finals)) else 0.0,
+            spread=_spread(finals),
             diverged=sum(run["status"] != "done" for run in runs),
             **means,
         )
         if optimizer not in best or getattr(standing, by) < getattr(best[optimizer], by):
             best[optimizer] = standing
     return sorted(best.values(), key=lambda standing: float(getattr(standing, by)))
+
+
+def _mean(values: Sequence[float]) -> float:
+    """The mean; infinite where the sum of the numbers is beyond float64."""
+    try:
+        return statistics.fmean(values)
+    except OverflowError:
+        return math.inf
+
+
+def _spread(values: Sequence[float]) -> float:
+    """The standard deviation; 0 for a single number, or where a number is not finite."""
+    if len(values) < 2 or not all(map(math.isfinite, values)):
+        return 0.0
+    try:
+        return statistics.stdev(values)
+    except OverflowError:
+        return math.inf
 
 
 class _Rated(Protocol):

@@ -3,6 +3,8 @@
 The log reads the window of the optimizer. The host waits for the device at recorded steps only.
 """
 
+import zipfile
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,8 @@ from torch import Tensor
 
 from ggt_lab.data.atomic_files import atomic_file
 from torch_ggt import GGT, Window
-from torch_ggt.spectrum.eigenvalues import isotropic_moment, rounding_level
+from torch_ggt.spectrum.comparison import rounding_level
+from torch_ggt.spectrum.diagnosis import isotropic_moment
 
 __all__ = ["EigenvalueLog", "condition_numbers", "read_spectra"]
 
@@ -134,10 +137,20 @@ def read_spectra(path: Path) -> dict[str, Any]:
         ValueError: the file holds something else, or was cut off.
     """
     try:
-        with np.load(path, allow_pickle=False) as arrays:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             steps, eigenvalues = arrays["steps"], arrays["eigenvalues"].astype(np.float64)
             rounding, history = float(arrays["rounding"]), str(arrays["history"])
-    except (OSError, ValueError, KeyError, EOFError) as error:
+        _check_shapes(steps, eigenvalues, rounding)
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        EOFError,
+        TypeError,
+        AttributeError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:
         raise ValueError(
             f"{path} holds no spectra of a long run ({error}); run it again, with spectrum_every"
         ) from None
@@ -152,3 +165,12 @@ def read_spectra(path: Path) -> dict[str, Any]:
         "singular_values": filled,
         "diagnosis": {"numbers": {"condition": float(np.median(recent)), "rounding": rounding}},
     }
+
+
+def _check_shapes(steps: Array, eigenvalues: Array, rounding: float) -> None:
+    if steps.ndim != 1 or steps.dtype.kind != "i" or not steps.size:
+        raise ValueError(f"steps should be a list of whole numbers, and has shape {steps.shape} and type {steps.dtype}")
+    if eigenvalues.ndim != 2 or len(eigenvalues) != len(steps) or not eigenvalues.size:
+        raise ValueError(f"eigenvalues of {len(steps)} steps have shape {eigenvalues.shape}")
+    if not (np.isfinite(eigenvalues).all() and (eigenvalues >= 0).all() and np.isfinite(rounding)):
+        raise ValueError("eigenvalues and rounding should be finite and not negative")

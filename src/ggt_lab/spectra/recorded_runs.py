@@ -9,16 +9,16 @@ import torch
 
 from ggt_lab.data.atomic_files import write_atomically
 from ggt_lab.optimizers.specs import optimizer_factory
-from ggt_lab.problems import problem_class
 from ggt_lab.runs.race import Run
 from ggt_lab.runs.results import Results
 from ggt_lab.runs.short_run import train
 from ggt_lab.runs.standings import standings
 from ggt_lab.runs.training_loop import seed_everything
+from ggt_lab.runs.users_code import problem_of, running
 from torch_ggt import GGT
 from torch_ggt.spectrum import SpectrumRecorder
 
-__all__ = ["record_spectrum", "tuned_runs", "write_spectrum"]
+__all__ = ["record_spectrum", "tuned_runs", "would_execute", "write_spectrum"]
 
 _RECORDS = 200
 _DIAGNOSES = 20
@@ -33,31 +33,36 @@ def record_spectrum(run: Run, *, every: int | None = None, window: int | None = 
         window: the rows of the window that the recorder keeps beside an optimizer. A GGT has a window of its own.
 
     Returns:
-        What `SpectrumRecorder.to_json` gives, and the run.
+        What `SpectrumRecorder.to_json` gives, and the run. The summary of the diagnosis begins with its verdict.
     """
-    cls = problem_class(run.problem)
-    seed_everything(run.seed)
-    problem = cls(run.seed, torch.device(run.device))
-    steps = problem.steps if run.steps is None else run.steps
-    every = every or max(1, steps // _RECORDS)
-    factory = optimizer_factory(run.optimizer)
-    recorders: list[SpectrumRecorder] = []
+    with running(run.problem, str(run)):
+        cls = problem_of(run.problem)
+        seed_everything(run.seed)
+        problem = cls(run.seed, torch.device(run.device))
+        steps = problem.steps if run.steps is None else run.steps
+        every = every or max(1, steps // _RECORDS)
+        factory = optimizer_factory(run.optimizer)
+        recorders: list[SpectrumRecorder] = []
 
-    def make(parameters: Iterable[torch.nn.Parameter], lr: float) -> torch.optim.Optimizer:
-        optimizer = factory(parameters, lr)
-        diagnose_every = max(1, steps // every // _DIAGNOSES)
-        own = None if isinstance(optimizer, GGT) else window
-        recorders.append(SpectrumRecorder(optimizer, every=every, window=own, diagnose_every=diagnose_every))
-        return optimizer
+        def make(parameters: Iterable[torch.nn.Parameter], lr: float) -> torch.optim.Optimizer:
+            optimizer = factory(parameters, lr)
+            diagnose_every = max(1, steps // every // _DIAGNOSES)
+            own = None if isinstance(optimizer, GGT) else window
+            recorders.append(SpectrumRecorder(optimizer, every=every, window=own, diagnose_every=diagnose_every))
+            return optimizer
 
-    seed_everything(run.seed)
-    outcome = train(problem, make, run.lr, steps=run.steps, evaluations=1)
-    (recorder,) = recorders
-    recorder.close()
+        seed_everything(run.seed)
+        outcome = train(problem, make, run.lr, steps=run.steps, evaluations=1)
+        (recorder,) = recorders
+        recorder.close()
     label = f"{run.optimizer} on {run.problem}, lr {run.lr:g}, seed {run.seed}"
     spectrum = {**recorder.to_json(label), "status": outcome.status, "run": json.loads(run.key)}
     if outcome.status != "done":
         spectrum["label"] += " (diverged)"
+    if recorder.records:
+        verdict = recorder.diagnose().verdict
+        reasons = spectrum["diagnosis"]["summary"].removesuffix(verdict).strip()
+        spectrum["diagnosis"] |= {"verdict": verdict, "summary": f"{verdict} {reasons}"}
     return spectrum
 
 
@@ -67,17 +72,37 @@ def tuned_runs(folder: Path) -> list[Run]:
     Raises:
         ValueError: the folder holds no race.
     """
-    records = [record for record in Results(folder / "results.jsonl") if "curve" in record]
+    # Long runs have curves too, but epochs in place of steps.
+    records = [record for record in Results(folder / "results.jsonl") if "curve" in record and "epochs" not in record]
     if not records:
-        raise ValueError(f"{folder} holds no results of a race; make some: ggt race PROBLEM --out {folder}")
+        raise ValueError(
+            f"{folder} holds no results of a race (no run in results.jsonl); make some: ggt race PROBLEM --out {folder}"
+        )
     runs = []
     for problem in dict.fromkeys(record["problem"] for record in records):
         mine = [record for record in records if record["problem"] == problem]
         for standing in standings(mine):
             best = [r for r in mine if (r["optimizer"], r["lr"]) == (standing.optimizer, standing.lr)]
             first = min(best, key=lambda record: int(record["seed"]))
-            runs.append(Run(*(first[name] for name in ("problem", "optimizer", "lr", "seed", "steps", "device"))))
+            steps, device = first.get("steps"), first.get("device") or "cpu"
+            runs.append(Run(first["problem"], first["optimizer"], first["lr"], first["seed"], steps, device))
     return runs
+
+
+def would_execute(runs: Iterable[Run]) -> list[str]:
+    """The code that these runs would execute, beyond the code of the lab and of torch: files and packages.
+
+    Example:
+        >>> would_execute([Run("digits", "torch.optim.SGD", 0.1, 0), Run("own.py", "package.Best(a=1)", 0.1, 0)])
+        ['own.py', 'package.Best']
+    """
+    found = []
+    for run in runs:
+        found += [run.problem] if run.problem.endswith(".py") else []
+        optimizer = run.optimizer.partition("(")[0].strip()
+        package, dot, _ = optimizer.partition(".")
+        found += [optimizer] if dot and package not in ("torch", "torch_ggt", "ggt_lab") else []
+    return list(dict.fromkeys(found))
 
 
 def write_spectrum(spectrum: dict[str, Any], folder: Path, name: str) -> Path:

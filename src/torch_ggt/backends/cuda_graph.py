@@ -41,11 +41,8 @@ class StepGraph:
     ) -> bool:
         """Make the step if it equals the steps before it and can be a graph. Return whether the step was made.
 
-        Args:
-            groups: the param groups.
-            blocks: the attached blocks that make a step.
-            idle: the other attached blocks, which also count a skipped step.
-            make_step: the function that the graph captures; it must make the whole step, and start from the gradients.
+        ``idle`` are the attached blocks that make no step; they also count a skipped step. ``make_step`` is captured:
+        it must make the whole step, and start from the gradients.
         """
         if not self.wanted or torch.compiler.is_compiling() or not torch.cuda.is_available():
             return False

@@ -14,12 +14,14 @@ from torch import Tensor
 
 from torch_ggt import solver as solvers
 from torch_ggt.backends import compiled
+from torch_ggt.shrinkage import noise_share, shrunk
 
 __all__ = ["HostBackend", "Scratch", "TorchBackend", "column_slices", "expand", "gram_row"]
 
-# Elements of the float64 block. On a CPU 1 MiB stays in the second cache; rows that are longer than that get 8 MiB, a
-# few rows at a time. A GPU needs enough to fill it.
-_CPU_BLOCK = 131_072
+# Elements of the float64 block. On a CPU, 2 MiB hold the window of a small model in one block; rows longer than the
+# largest width get 8 MiB, a few rows at a time. A GPU needs enough to fill it.
+_CPU_BLOCK = 262_144
+_CPU_WIDTH = 131_072
 _CPU_LONG_ROWS = 8
 _GPU_BLOCK = 16 * 1_048_576
 
@@ -80,16 +82,17 @@ def expand(
             expand(rows[:, part], coefficients[index], gram[index], out[part])
     elif rows.dtype == torch.float64:
         torch.mv(rows.t(), coefficients, out=out)
-    elif rows.dtype != torch.float32 or rows.device.type != "cpu" or float(coefficients.abs().amax()) > _LARGEST:
+    elif rows.dtype != torch.float32 or rows.device.type != "cpu" or max(map(abs, coefficients.tolist())) > _LARGEST:
         expand_by_blocks(rows, coefficients, out)
     else:
         # One plain product with rounded coefficients. Rows that are nearly collinear come with large coefficients of
-        # opposite sign, whose rounding does not cancel; K tells how much that matters, before it happens.
+        # opposite sign, whose rounding does not cancel; K tells how much that matters.
         rounded = coefficients.float()
         torch.mv(rows.t(), rounded, out=out)
         lost = coefficients - rounded
-        error = float(torch.dot(lost, torch.mv(gram, lost)))
-        if error > _ROUNDING**2 * float(torch.dot(coefficients, torch.mv(gram, coefficients))):
+        both = torch.stack((lost, coefficients))
+        error, whole = (both @ gram).mul_(both).sum(1).tolist()  # ‖Wᵀ lost‖², ‖Wᵀ c‖²
+        if error > _ROUNDING**2 * whole:
             out.addmv_(rows.t(), lost.float())
     return out
 
@@ -128,8 +131,8 @@ class Scratch:
         """Make room for blocks of ``rows``."""
         size, columns = rows.shape
         if rows.device.type == "cpu":
-            self.width = max(1, min(columns, _CPU_BLOCK))
-            fewest = _CPU_LONG_ROWS if columns >= _CPU_BLOCK else _CPU_LONG_ROWS // 2
+            self.width = max(1, min(columns, _CPU_WIDTH))
+            fewest = _CPU_LONG_ROWS if columns >= _CPU_WIDTH else _CPU_LONG_ROWS // 2
             self.height = min(size, max(fewest, _CPU_BLOCK // self.width))
         else:
             self.width = max(1, min(columns, _GPU_BLOCK // size))
@@ -224,11 +227,20 @@ class TorchBackend:
         jitter: float,
         solver: str,
         tolerance: float,
+        shrinkage: float | str = 0.0,
+        shift: float = 0.0,
     ) -> Tensor:
-        """c = [(M + δI)^½ + εI]⁻¹ a for the window's M; "auto" is eigh on a CPU, and cholesky where eigh would wait."""
+        """c = [(M + δI)^½ + εI]⁻¹ a for the window's M; "auto" is eigh on a CPU, and cholesky where eigh would wait.
+
+        ``shift`` is added to the diagonal of M first.
+        """
         if solver == "auto":
             solver = "eigh" if self.sees_numbers or jitter == 0 else "cholesky"
         moment: Tensor = window.moment()
+        if shrinkage != 0:
+            moment = shrunk(moment, noise_share(window.gram) if isinstance(shrinkage, str) else shrinkage)
+        if shift != 0:
+            moment.diagonal(dim1=-2, dim2=-1).add_(shift)
         return solvers.solve(moment, rhs, eps=eps, jitter=jitter, solver=solver, tolerance=tolerance)
 
 

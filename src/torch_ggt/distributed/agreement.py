@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from torch_ggt.distributed.owners import Box
 from torch_ggt.distributed.pieces import Piece
 
 __all__ = ["Claim", "agree", "digest"]
@@ -27,23 +28,19 @@ class Claim(NamedTuple):
     gradients: Sequence[tuple[str, bool]] = ()  #: The names of parameters, and whether each has a gradient.
 
 
-def agree(group: Any, claim: Callable[[], Claim], piece_of: Callable[[Tensor], Piece]) -> dict[Tensor, int]:  # noqa: ANN401
-    """Compare the claims of all ranks. For each parameter, count the ranks that hold the piece of this rank.
+def agree(group: Any, claim: Callable[[], Claim], piece_of: Callable[[Tensor], Piece]) -> dict[Tensor, list[Box]]:  # noqa: ANN401
+    """Compare the claims of all ranks; for each parameter, the boxes that the ranks hold.
 
     If ``claim`` raises on one rank, every rank raises. ``piece_of`` gives the piece of a parameter on this rank.
     """
-    error = None
+    given, held, error, words = Claim(None), [], None, None
     try:
         given = claim()
         held = [(name, parameter, piece_of(parameter)) for name, parameter in given.parameters]
     except Exception as problem:
-        given, held, error = Claim(None), [], problem
-    mine = {
-        "error": None if error is None else f"{type(error).__name__}: {error}",
-        "options": given.options,
-        "gradients": list(given.gradients),
-        "parameters": [(name, piece.shape, str(parameter.dtype)) for name, parameter, piece in held],
-    }
+        error, words = problem, f"{type(problem).__name__}: {problem}"
+    parameters = [(name, piece.shape, str(parameter.dtype)) for name, parameter, piece in held]
+    mine = {"error": words, "options": given.options, "gradients": list(given.gradients), "parameters": parameters}
     # The claims of a thousand ranks are long, and mostly equal. So ranks compare hashes first.
     fingerprint = hashlib.sha256(repr(mine).encode()).digest()
     everyone = _gathered(group, (fingerprint, [(piece.offsets, piece.sizes) for _, _, piece in held]))
@@ -52,10 +49,10 @@ def agree(group: Any, claim: Callable[[], Claim], piece_of: Callable[[Tensor], P
         if error is not None:
             raise error
         _compare(claims)
-    return {
-        parameter: _replicas(name, piece, [boxes[index] for _, boxes in everyone])
-        for index, (name, parameter, piece) in enumerate(held)
-    }
+    found = {parameter: [boxes[index] for _, boxes in everyone] for index, (_, parameter, _) in enumerate(held)}
+    for name, parameter, piece in held:
+        _check_whole(name, piece, found[parameter])
+    return found
 
 
 def digest(tensors: Sequence[Tensor]) -> int:
@@ -100,12 +97,11 @@ def _compare(everyone: list[dict[str, Any]]) -> None:
                 )
 
 
-def _replicas(name: str, piece: Piece, boxes: list[Any]) -> int:
-    """How many ranks hold this very piece. The boxes of all ranks together must be the whole parameter."""
+def _check_whole(name: str, piece: Piece, boxes: list[Box]) -> None:
+    """The boxes of all ranks together must be the whole parameter."""
     held = sum(math.prod(sizes) for _, sizes in set(boxes))
     if held != piece.numel:
         raise ValueError(
             f"GGT: the ranks of the process group hold {held} of the {piece.numel} elements of {name}; set "
             "process_group to the group of all ranks that hold a part of it"
         )
-    return boxes.count((piece.offsets, piece.sizes))

@@ -1,18 +1,15 @@
 """Where the columns of a window live: all in this process (`Local`), or split over ranks (`Sharded`).
 
 The Gram matrix is a sum over columns. So any split of the columns costs one all-reduce in a step, of r + 1 numbers for
-each matrix; all other work is local to its columns.
+each matrix; all other work is local to its columns. Where several ranks hold one piece of a parameter, each of them
+adds its sums divided by their number, so that a number that is not finite on *any* rank reaches all of them.
 
-Several ranks may hold one piece of a parameter (replicas of a hybrid split, parameters that are not split). Each of
-them adds its sums divided by their number, and the sum runs over all ranks. A number that is not finite on *any* rank
-then reaches all of them, and all of them get one result, bit for bit.
-
-A step is exactly one all-reduce, of a length that was agreed before. A rank whose set of gradients has changed sends
-NaN, and a one in the last number: every rank skips that step. If all ranks have changed, they agree anew and go on; if
-only some have, those raise (`Sharded.changed`). A rank that raises for another reason leaves its peers to the timeout
-of the process group, as every torch optimizer does.
+A rank whose set of gradients has changed sends NaN, and a one in the last number: every rank skips that step. If all
+ranks have changed, they agree anew and go on; if only some have, those raise (`Sharded.changed`). A rank that raises
+for another reason leaves its peers to the timeout of the process group, as every torch optimizer does.
 """
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,6 +20,7 @@ from torch.autograd.graph import increment_version
 
 from torch_ggt.distributed.agreement import Claim, agree
 from torch_ggt.distributed.gathering import Gathering
+from torch_ggt.distributed.owners import Box, Owners
 from torch_ggt.distributed.pieces import Piece, is_dtensor, piece_of_dtensor, slice_of, whole
 
 __all__ = ["Columns", "Local", "Sharded", "check_group", "choose"]
@@ -34,22 +32,6 @@ _ONLY_SOME = (
 )
 
 
-def all_finite(blocks: Sequence[Any]) -> Tensor:
-    """Whether this step is taken, decided before anything is written, for all blocks alike.
-
-    The square of a row is not finite exactly if an element of it is not, or if the square overflows float64.
-    """
-    largest = []
-    for block in blocks:
-        square = block.sums[..., -1]
-        largest.append(square.amax() if square.dim() else square)  # NaN, if there is one
-    if len(largest) == 1:
-        taken: Tensor = largest[0] < torch.inf
-        return taken
-    home = largest[0].device
-    return torch.stack([square.to(home) for square in largest]).amax() < torch.inf
-
-
 class Local:
     """All columns are in this process.
 
@@ -59,16 +41,28 @@ class Local:
     alone = True
     rank, ranks = 0, 1
 
-    sum = staticmethod(all_finite)  # the sums are complete
+    def sum(self, blocks: Sequence[Any]) -> Tensor:
+        """Add up the sums of every block over all ranks; whether this step is taken, for all blocks alike.
+
+        It is decided before anything is written. The square of a row is not finite exactly if an element of the row is
+        not, or if the square overflows float64.
+        """
+        largest = []
+        for block in blocks:
+            square = block.sums[..., -1]
+            largest.append(square.amax() if square.dim() else square)  # NaN, if there is one
+        if len(largest) == 1:
+            taken: Tensor = largest[0] < torch.inf
+            return taken
+        home = largest[0].device
+        return torch.stack([square.to(home) for square in largest]).amax() < torch.inf
 
     def total(self, partial: Tensor) -> Tensor:
-        """The sum of ``partial`` over all ranks: itself."""
+        """The sum of ``partial`` over all ranks, the same bits on each."""
         return partial
 
     def piece(self, parameter: Tensor) -> Piece:
-        """What of ``parameter`` has its columns here: all of it."""
-        if is_dtensor(parameter):
-            raise RuntimeError("a DTensor needs columns that know its ranks; Local has none")
+        """What of ``parameter`` has its columns here."""
         return whole(parameter)
 
     def weight(self, parameter: Tensor) -> float:
@@ -76,26 +70,44 @@ class Local:
         return 1.0
 
     def gradient(self, parameter: Tensor, piece: Piece) -> Tensor:
-        """The piece of a gradient, real: all of it."""
-        assert parameter.grad is not None
-        return piece.local(parameter.grad)
+        """The piece of a gradient, real. A gradient that is split otherwise than its parameter is split anew."""
+        gradient: Any = parameter.grad
+        if is_dtensor(gradient) and gradient.placements != parameter.placements:  # type: ignore[attr-defined]
+            gradient = gradient.redistribute(placements=parameter.placements)  # type: ignore[attr-defined]
+            parameter.grad = gradient  # a sink may write into it
+        return piece.local(gradient)
 
-    def restore(self, piece: Piece, value: Tensor) -> Tensor:
-        """The piece of a saved tensor (..., *piece.shape): all of it, also if it was saved in pieces."""
-        return _full(value)
+    def restore(self, piece: Piece, value: Any) -> Tensor:  # noqa: ANN401 - a Tensor or a DTensor
+        """The piece of a saved tensor (..., *piece.shape), which may be plain, or split in any way."""
+        here: Tensor
+        if piece.presents(value):
+            here = value.to_local()
+        else:
+            here = piece.cut(value.full_tensor() if is_dtensor(value) else value)
+        return here
 
     def agree(self, claim: Callable[[], Claim]) -> None:
-        """Raise on all ranks unless all are about to do one thing: here, what ``claim`` raises is raised."""
+        """Raise on all ranks unless all are about to do one thing; what ``claim`` raises is raised."""
         claim()
 
     def changed(self, length: int, device: torch.device) -> None:
-        """Join the all-reduce of a step that this rank cannot make: nobody else has to know."""
+        """Join the all-reduce of a step that this rank cannot make."""
+
+    def bring(self, block: Any, places: Sequence[int]) -> dict[int, Tensor]:  # noqa: ANN401 - a Block
+        """The whole steps of the parameters at ``places``, each on the one rank that finishes it: all here."""
+        return {place: block.row_views[place] for place in places}
+
+    def give_back(self, block: Any, places: Sequence[int], steps: dict[int, Tensor]) -> None:  # noqa: ANN401
+        """Put what became of the steps of `bring` into the flat step of every rank."""
+        for place in places:
+            if steps[place] is not block.row_views[place]:
+                block.row_views[place].copy_(steps[place])
 
     def share(self, blocks: Sequence[Any]) -> None:
-        """Give all ranks the pieces that each of them has changed: nobody else needs them."""
+        """Give all ranks the pieces that each of them has changed."""
 
 
-class Sharded:
+class Sharded(Local):
     """The columns are split over the ranks of a process group.
 
     DTensors stay split as they are. Plain parameters are alike on all ranks before and after a step.
@@ -117,23 +129,26 @@ class Sharded:
         if self.rank < 0:
             raise ValueError("GGT: this process is not part of the process_group it was given")
         self._meshes: dict[str, Any] = {}
-        self._replicas: dict[Tensor, int] = {}
+        self._boxes: dict[Tensor, list[Box]] = {}
         self._gathering = Gathering(group)
+        self._given: deque[Tensor] = deque(maxlen=8)
+        self._owners = Owners(group)
 
     def sum(self, blocks: Sequence[Any]) -> Tensor:
-        """Add up the sums of all blocks and ranks by one all-reduce; whether all of them are finite."""
+        """Add up the sums of all blocks and ranks by one all-reduce; whether this step is taken."""
         home = blocks[0].sums.device
         parts = [block.sums.reshape(-1).to(home) for block in blocks]
         nobody_has_changed = torch.zeros(1, dtype=torch.float64, device=home)
         flat = self.total(torch.cat([*parts, nobody_has_changed]))
         for block, part in zip(blocks, torch.split(flat[:-1], [part.numel() for part in parts]), strict=True):
             block.sums = part.view(block.sums.shape).to(block.sums.device)
-        return all_finite(blocks)
+        return super().sum(blocks)
 
     def total(self, partial: Tensor) -> Tensor:
         """The sum over all ranks, the same bits on each."""
         _check_alive(self.group)
         total = partial.clone()
+        self._given.append(total)  # `gathering` says why
         dist.all_reduce(total, group=self.group)
         return total
 
@@ -150,31 +165,31 @@ class Sharded:
             return piece_of_dtensor(parameter)
         if not self.split:
             return whole(parameter)
-        return slice_of(parameter, self.rank, self.ranks, self._mesh(parameter.device.type))
+        kind = parameter.device.type
+        if kind not in self._meshes:
+            from torch.distributed.device_mesh import DeviceMesh  # noqa: PLC0415
+
+            self._meshes[kind] = DeviceMesh.from_group(self.group, kind)
+        return slice_of(parameter, self.rank, self.ranks, self._meshes[kind])
 
     def weight(self, parameter: Tensor) -> float:
-        """Known since the ranks agreed."""
-        return 1 / self._replicas[parameter]
-
-    def gradient(self, parameter: Tensor, piece: Piece) -> Tensor:
-        """The piece of the gradient; one that is split otherwise than its parameter is split anew."""
-        gradient: Any = parameter.grad
-        if is_dtensor(gradient) and gradient.placements != parameter.placements:  # type: ignore[attr-defined]
-            gradient = gradient.redistribute(placements=parameter.placements)  # type: ignore[attr-defined]
-            parameter.grad = gradient  # a sink may write into it
-        return piece.local(gradient)
-
-    def restore(self, piece: Piece, value: Any) -> Tensor:  # noqa: ANN401 - a Tensor or a DTensor
-        """The piece of a saved tensor, plain or split in any way."""
-        if piece.presents(value):
-            here: Tensor = value.to_local()
-            return here
-        return piece.cut(_full(value))
+        """One divided by the number of ranks that hold this very piece: known since the ranks agreed."""
+        piece = self.piece(parameter)
+        return 1 / self._boxes[parameter].count((piece.offsets, piece.sizes))
 
     def agree(self, claim: Callable[[], Claim]) -> None:
-        """Compare what all ranks are about to do, and count who holds which piece."""
+        """Compare what all ranks are about to do, and learn who holds which piece."""
         _check_alive(self.group)
-        self._replicas.update(agree(self.group, claim, self.piece))
+        self._boxes.update(agree(self.group, claim, self.piece))
+
+    def bring(self, block: Any, places: Sequence[int]) -> dict[int, Tensor]:  # noqa: ANN401 - a Block
+        """The whole steps that this rank finishes."""
+        return self._owners.bring(block, places, [self._boxes[block.parameters[place]] for place in places])
+
+    def give_back(self, block: Any, places: Sequence[int], steps: dict[int, Tensor]) -> None:  # noqa: ANN401
+        """Send the finished steps to all ranks that hold a part of them."""
+        boxes = [self._boxes[block.parameters[place]] for place in places]
+        self._owners.give_back(block, places, boxes, steps)
 
     def share(self, blocks: Sequence[Any]) -> None:
         """Gather the parts of plain tensors that we split; autograd is told of the shards that we changed."""
@@ -183,15 +198,8 @@ class Sharded:
         if self.split and self.ranks > 1:
             self._gathering.share([tensor for tensor in changed if not is_dtensor(tensor)])
 
-    def _mesh(self, device_type: str) -> Any:  # noqa: ANN401 - a DeviceMesh
-        if device_type not in self._meshes:
-            from torch.distributed.device_mesh import DeviceMesh  # noqa: PLC0415
 
-            self._meshes[device_type] = DeviceMesh.from_group(self.group, device_type)
-        return self._meshes[device_type]
-
-
-Columns = Local | Sharded
+Columns = Local
 """Sums over all the columns of a window, wherever they are, and what each rank has of a parameter."""
 
 
@@ -201,11 +209,6 @@ def choose(process_group: Any, parameters: Sequence[Any]) -> Columns:  # noqa: A
         return Sharded(process_group, split=True)
     meshes = [parameter.device_mesh for parameter in parameters if is_dtensor(parameter)]
     return Sharded(_group_of(meshes), split=False) if meshes else Local()
-
-
-def _full(value: Any) -> Tensor:  # noqa: ANN401 - a Tensor or a DTensor
-    whole_value: Tensor = value.full_tensor() if is_dtensor(value) else value
-    return whole_value
 
 
 def check_group(process_group: Any) -> None:  # noqa: ANN401 - anything a user passes
@@ -219,16 +222,12 @@ def check_group(process_group: Any) -> None:  # noqa: ANN401 - anything a user p
 
 
 def _check_alive(group: Any) -> None:  # noqa: ANN401 - a ProcessGroup
-    if not dist.is_available() or not dist.is_initialized():
-        raise RuntimeError(
-            "GGT: its process group does not exist: torch.distributed is not initialized, or was destroyed. Call "
-            "torch.distributed.init_process_group() first, and make the optimizer after it."
-        )
     try:
         dist.get_backend(group)
-    except (ValueError, RuntimeError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:
         raise RuntimeError(
-            "GGT: its process group was destroyed; make a new group and a new optimizer, and load its state_dict"
+            "GGT: its process group does not exist: torch.distributed is not initialized, or the group was destroyed. "
+            "Call torch.distributed.init_process_group(), make a new optimizer after it, and load its state_dict."
         ) from error
 
 

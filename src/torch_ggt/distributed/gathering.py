@@ -1,7 +1,12 @@
-"""The all-gather at the end of a step under DDP: each rank has changed a part of every tensor, and sends it."""
+"""The all-gather at the end of a step under DDP: each rank has changed a part of every tensor, and sends it.
+
+A thread of gloo drops its reference to a tensor a moment after the collective is done. If this reference is the last
+one, the thread needs Python's lock, and a thread that asks for the lock while Python shuts down aborts the process. So
+we keep a reference to every tensor that we give to a collective, and drop it some collectives later.
+"""
 
 import math
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -26,6 +31,7 @@ class Gathering:
         self._rank, self._ranks = dist.get_rank(group), dist.get_world_size(group)
         self._made_for: list[Any] = []
         self._buckets: list[Bucket] = []
+        self._given: deque[Tensor] = deque(maxlen=1000)
 
     def share(self, tensors: list[Tensor]) -> None:
         """Gather the parts of ``tensors`` (parameters or gradients) from all ranks."""
@@ -35,22 +41,24 @@ class Gathering:
             self._made_for = kinds
         all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # renamed in torch 2.13
         reals = [as_real(t) for t in tensors]
-        waiting: list[tuple[Any, Bucket, Tensor]] = []
+        waiting: list[tuple[Any, Bucket, Tensor, Tensor]] = []
         for bucket in self._buckets:
             sent = bucket.pack(reals)
-            received = sent.new_empty(self._ranks * bucket.length)
-            # We send bytes, because backends differ in the dtypes that they know.
-            work = all_gather(received.view(torch.uint8), sent.view(torch.uint8), group=self._group, async_op=True)
-            waiting.append((work, bucket, received))
+            received = sent.new_empty(self._ranks * sent.numel())
+            self._given += [sent, received]
+            work = all_gather(received, sent, group=self._group, async_op=True)
+            waiting.append((work, bucket, received, sent))
             if len(waiting) > 1:
                 _finish(*waiting.pop(0), reals)
         for gathering in waiting:
             _finish(*gathering, reals)
 
 
-def _finish(work: Any, bucket: "Bucket", received: Tensor, reals: list[Tensor]) -> None:  # noqa: ANN401 - a Work
+def _finish(work: Any, bucket: "Bucket", received: Tensor, sent: Tensor, reals: list[Tensor]) -> None:  # noqa: ANN401
     work.wait()
     bucket.unpack(received, reals)
+    for tensor in (received, sent):
+        tensor.untyped_storage().resize_(0)  # we keep the tensor, and not its memory
 
 
 class Bucket:
@@ -59,6 +67,7 @@ class Bucket:
     Every rank sends a vector of ``length`` elements: its part of each tensor, with room for the largest part of any
     rank. All ranks send a scalar, and the value of the first rank counts. Strides are computed once, for the tensors of
     every step that are like ``tensors``. A step makes two or three views of each tensor, for any number of ranks.
+    Vectors travel as bytes, because backends differ in the dtypes that they know.
     """
 
     def __init__(self, tensors: list[Tensor], indices: list[int], rank: int, ranks: int) -> None:
@@ -80,13 +89,14 @@ class Bucket:
                 self._received.append((index, _like(part, full), _like(place, received)))
 
     def pack(self, reals: list[Tensor]) -> Tensor:
-        """The vector that this rank sends of its parts of ``reals``."""
+        """The vector that this rank sends of its parts of ``reals``, as bytes."""
         sent = reals[self._sent[0][0]].new_zeros(self.length)
         torch._foreach_copy_([place(sent) for _, _, place in self._sent], [part(reals[i]) for i, part, _ in self._sent])
-        return sent
+        return sent.view(torch.uint8)
 
     def unpack(self, received: Tensor, reals: list[Tensor]) -> None:
         """Copy the vectors of all ranks, one after the other in ``received``, into ``reals``."""
+        received = received.view(reals[self._sent[0][0]].dtype)
         parts = [part(reals[i]) for i, part, _ in self._received]
         if parts:  # parameters without elements have no parts
             torch._foreach_copy_(parts, [place(received) for _, _, place in self._received])
@@ -116,13 +126,10 @@ def _pairs(parameter: Tensor, places: Tensor, cut: int) -> Iterator[tuple[Tensor
 
 def _in_buckets(tensors: list[Tensor]) -> list[list[int]]:
     """The indices of tensors of one device and dtype, in lists that hold about `_BUCKET` elements each."""
-    kinds: dict[Any, list[list[int]]] = defaultdict(list)
-    elements: dict[Any, int] = {}  # of the newest list of a kind
+    kinds: dict[Any, list[list[int]]] = defaultdict(lambda: [[]])
     for index, tensor in enumerate(tensors):
-        kind = tensor.device, tensor.dtype
-        if elements.get(kind, _BUCKET) >= _BUCKET:
-            kinds[kind].append([])
-            elements[kind] = 0
-        kinds[kind][-1].append(index)
-        elements[kind] += tensor.numel()
+        alike = kinds[tensor.device, tensor.dtype]
+        if sum(tensors[i].numel() for i in alike[-1]) >= _BUCKET:
+            alike.append([])
+        alike[-1].append(index)
     return [bucket for alike in kinds.values() for bucket in alike]

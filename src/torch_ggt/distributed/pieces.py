@@ -59,20 +59,20 @@ class Piece:
         from torch.distributed.tensor import DTensor  # noqa: PLC0415 - takes most of a second, and few users need it
         from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta  # noqa: PLC0415
 
-        leading = part.dim() - len(self.shape)
-        shape = torch.Size((*part.shape[:leading], *self.shape))
-        placements = tuple(_moved(placement, leading) for placement in self.placements)
+        shape = torch.Size((*part.shape[: part.dim() - len(self.shape)], *self.shape))
         meta = TensorMeta(shape, torch.empty(shape, device="meta").stride(), part.dtype)
         # fully_shard does it in this way. from_local would copy a tensor that is offloaded to the CPU to the device.
-        spec = DTensorSpec(self.mesh, placements, tensor_meta=meta)
+        spec = DTensorSpec(self.mesh, self._placements(part), tensor_meta=meta)
         return DTensor(part, spec, requires_grad=False)  # type: ignore[no-untyped-call]
 
     def presents(self, value: Any) -> bool:  # noqa: ANN401 - a Tensor or a DTensor
         """Whether ``value`` is a DTensor that is split as `present` would split it."""
-        if not is_dtensor(value) or self.mesh is None:
-            return False
-        wanted: Any = self.present(value.to_local())
-        return bool(value.device_mesh == self.mesh and value.placements == wanted.placements)
+        alike = is_dtensor(value) and self.mesh is not None and value.device_mesh == self.mesh
+        return bool(alike and value.placements == self._placements(value))
+
+    def _placements(self, tensor: Tensor) -> tuple[Any, ...]:
+        """The placements of a tensor that may have more dimensions in front than the parameter."""
+        return tuple(_moved(placement, tensor.dim() - len(self.shape)) for placement in self.placements)
 
 
 def _moved(placement: Any, by: int) -> Any:  # noqa: ANN401 - a Placement

@@ -13,10 +13,9 @@ from torch import Tensor
 
 from torch_ggt.distributed.columns import Columns, Local
 from torch_ggt.solver import coefficients, robust_eigh
-from torch_ggt.spectrum.eigenvalues import rounding_level
 from torch_ggt.window import Window
 
-__all__ = ["StepComparison", "compare_steps", "newest_first"]
+__all__ = ["StepComparison", "compare_steps", "newest_first", "rounding_level"]
 
 # How many elements of the rows are widened to float64 at a time.
 _BLOCK = 1_048_576
@@ -42,14 +41,6 @@ def compare_steps(
         eps: ε of the full-matrix step and of the diagonal step.
         jitter: δ = jitter·tr(M)/r.
         columns: where the columns of the window are; None if all of them are in this process.
-
-    Example:
-        >>> window = Window(2, 2, dtype=torch.float64)
-        >>> for row in torch.tensor([[1.0, 1.0], [1.0, -1.0]], dtype=torch.float64):
-        ...     _ = window.push(row, window.measure(row), betas=(0.0, 1.0))
-        >>> found = compare_steps(window)
-        >>> round(found.diagonal, 6), round(found.sgd, 6), list(found.by_window)
-        (1.0, 1.0, [1, 2])
     """
     filled = int(window.count)
     if filled == 0:
@@ -66,23 +57,32 @@ def compare_steps(
         newest = torch.eye(rows, dtype=torch.float64)[0]
         return coefficients(moment[:rows, :rows], newest, eps=eps, jitter=jitter)
 
-    def cosine(other: Tensor) -> float:
-        return _cosine(float(other @ u), float(other.norm() * u.norm()))
+    def cosine(product: float, norm: float) -> float:
+        length = norm * float(u.norm())
+        return max(-1.0, min(1.0, product / length)) if length > 0 else math.nan
 
     c = step(window.size)
     u = root @ c
     product, square = _products_with_diagonal_step(window, c[slots.argsort()], eps, columns or Local())
+    others = {s: root[:, :s] @ step(s) if s < filled else u for s in sizes}
     return StepComparison(
-        diagonal=_cosine(product, float(u.norm()) * math.sqrt(square)),
-        sgd=cosine(root[:, 0]),
-        by_window={s: cosine(root[:, :s] @ step(s) if s < filled else u) for s in sizes},
+        diagonal=cosine(product, math.sqrt(square)),
+        sgd=cosine(float(root[:, 0] @ u), float(root[:, 0].norm())),
+        by_window={s: cosine(float(other @ u), float(other.norm())) for s, other in others.items()},
     )
 
 
 def newest_first(window: Window) -> Tensor:
     """The slots of the ring by age; empty slots come last."""
-    ages = torch.arange(window.size, device=window.position.device)
-    return (window.position - 1 - ages).remainder(window.size)
+    return (window.position - 1 - window.slots).remainder(window.size)
+
+
+def rounding_level(dtype: torch.dtype, rows: int) -> float:
+    """The share λ/Σλ below which an eigenvalue of GᵀG may be zero: rounding hides the difference.
+
+    Rows of unit roundoff u move singular values by up to u·√Σλ. The float64 Gram matrix is correct to about r·2⁻⁵².
+    """
+    return max((torch.finfo(dtype).eps / 2) ** 2, max(rows, 16) * 2.0**-52)
 
 
 def _root(moment: Tensor) -> Tensor:
@@ -93,10 +93,6 @@ def _root(moment: Tensor) -> Tensor:
     eigenvalues, vectors = robust_eigh(moment)
     noise = rounding_level(torch.float64, moment.shape[0]) * moment.trace()
     return torch.where(eigenvalues > noise, eigenvalues, 0.0).sqrt()[:, None] * vectors.mT
-
-
-def _cosine(product: float, length: float) -> float:
-    return max(-1.0, min(1.0, product / length)) if length > 0 else math.nan
 
 
 def _products_with_diagonal_step(window: Window, c: Tensor, eps: float, where: Columns) -> tuple[float, float]:

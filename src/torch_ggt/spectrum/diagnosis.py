@@ -1,6 +1,7 @@
 """Is a full matrix worth its cost for this model? Pure functions answer from recorded spectra and compared steps.
 
-λ are the eigenvalues of GᵀG, the squares of the recorded singular values.
+λ are the eigenvalues of GᵀG, the squares of the recorded singular values. Every number comes with its value for
+gradients without structure.
 """
 
 import math
@@ -12,10 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torch_ggt.spectrum.comparison import StepComparison
-from torch_ggt.spectrum.eigenvalues import effective_rank, eigenvalues_above_rounding, rounding_level, stable_rank
+from torch_ggt.spectrum.comparison import StepComparison, rounding_level
 
-__all__ = ["Diagnosis", "diagnose"]
+__all__ = ["Diagnosis", "diagnose", "effective_rank", "eigenvalues_above_rounding", "isotropic_moment", "stable_rank"]
 
 # A cosine of 0.95 is an angle of 18°: 10 % of a step's energy has another direction. Most gradients have more noise.
 ENOUGH_COSINE = 0.95
@@ -75,15 +75,12 @@ class Diagnosis:
 
     @property
     def verdict(self) -> str:
-        """Whether to race a full-matrix method, and why.
+        """Whether to race a full-matrix method, and why: it proves neither a gain nor its absence.
 
-        There is little to gain if a cheaper step has a cosine of at least 0.95. We expect little gain if the condition
-        number is below `threshold_condition`. Otherwise it is worth a race.
-
-        The verdict proves neither a gain nor its absence. The paper saw condition numbers of 10³ on a CNN, with little
-        gain, and of up to 10⁶ on a recurrent net, with much gain. Small eigenvalues that are only noise raise the
-        condition number, too. A diagonal of few rows is noisy by itself. For Gaussian gradients without structure, the
-        cosine is 0.80 for r = 1, 0.95 for r = 5 and 0.99 for r = 20. With momentum 0.9 it is 0.8.
+        The paper saw condition numbers of 10³ on a CNN, with little gain, and of up to 10⁶ on a recurrent net, with
+        much gain. Small eigenvalues that are only noise raise the condition number, too. A diagonal of few rows is
+        noisy by itself: for Gaussian gradients without structure, its cosine is 0.80 for r = 1, 0.95 for r = 5 and 0.99
+        for r = 20. With momentum 0.9 it is 0.8.
         """
         if math.isnan(self.condition) or math.isnan(self.cosine_diagonal):
             return "Nothing can be said: the newest rows are zero."
@@ -134,10 +131,8 @@ class Diagnosis:
 
     def numbers(self) -> dict[str, Any]:
         """All fields, and the numbers that follow from them, as plain JSON types; None stands for NaN."""
-        found = asdict(self)
-        for name in ("energy_beyond_diagonal", "energy_beyond_sgd", "sufficient_window"):
-            found[name] = getattr(self, name)
-        found |= {"threshold_cosine": ENOUGH_COSINE, "threshold_condition": self.threshold_condition}
+        following = ("energy_beyond_diagonal", "energy_beyond_sgd", "sufficient_window", "threshold_condition")
+        found = asdict(self) | {name: getattr(self, name) for name in following} | {"threshold_cosine": ENOUGH_COSINE}
         found["cosine_by_window"] = {str(s): _plain(cosine) for s, cosine in self.cosine_by_window.items()}
         return {name: _plain(value) for name, value in found.items()}
 
@@ -158,13 +153,6 @@ def diagnose(
         isotropic: the result of `isotropic_moment` for the whole window, shape (r, r).
         history: what the rows are, "momentum" or "gradient".
         dtype: the dtype of the rows, which sets the rounding level.
-
-    Example:
-        >>> spectra = [torch.tensor([4.0, 2.0], dtype=torch.float64)]
-        >>> comparison = StepComparison(diagonal=0.8, sgd=0.6, by_window={1: 0.6, 2: 1.0})
-        >>> diagnosis = diagnose(spectra, [comparison], isotropic=torch.eye(2, dtype=torch.float64))
-        >>> diagnosis.condition, diagnosis.stable_rank, round(diagnosis.energy_beyond_diagonal, 2)
-        (4.0, 1.25, 0.36)
     """
     if not spectra or not comparisons:
         raise ValueError(
@@ -200,6 +188,45 @@ def diagnose(
         cosine_sgd_isotropic=float(twin_sigma @ twin_vectors[0].square() / isotropic[0, 0].sqrt()),
         cosine_by_window={s: _median(comparison.by_window[s] for comparison in last) for s in sizes},
     )
+
+
+def eigenvalues_above_rounding(singular_values: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
+    """λ = σ² without eigenvalues at the rounding level of rows of ``dtype``; shape (≤ r,), in the given order."""
+    eigenvalues = singular_values.square()
+    return eigenvalues[eigenvalues > rounding_level(dtype, eigenvalues.numel()) * eigenvalues.sum()]
+
+
+def effective_rank(eigenvalues: Tensor) -> float:
+    """exp(entropy of λ/Σλ): r for r equal eigenvalues, 1 for a single eigenvalue, NaN for no eigenvalues."""
+    shares = eigenvalues / eigenvalues.sum()
+    return math.exp(-float(torch.xlogy(shares, shares).sum())) if eigenvalues.sum() > 0 else math.nan
+
+
+def stable_rank(eigenvalues: Tensor) -> float:
+    """Σλ/λmax. It is like `effective_rank`, but small eigenvalues hardly count; NaN for no eigenvalues."""
+    return float(eigenvalues.sum() / eigenvalues.max()) if eigenvalues.sum() > 0 else math.nan
+
+
+def isotropic_moment(decay: Tensor, *, beta1: float = 0.0, nesterov: bool = False) -> Tensor:
+    r"""M for orthonormal gradients, (r, r) in float64: it shows only momentum and decay, and no structure.
+
+    Rows :math:`w_t = \sum_k h_k g_{t-k}` of orthonormal g have :math:`w_s\cdot w_t = \sum_k h_k h_{k+|s-t|}`. For
+    momentum, h_k = β₁^k, this is β₁^|s-t|/(1 - β₁²). Its condition number grows with r to ((1 + β₁)/(1 - β₁))², which
+    is 361 for β₁ = 0.9.
+
+    Args:
+        decay: the weights β₂^age, newest first, shape (r,).
+        beta1: β₁ of the momentum in the window; 0 if the window holds gradients.
+        nesterov: whether the window holds g + β₁ v; then h_0 = 1 + β₁ and h_k = β₁^(k + 1).
+    """
+    ages = torch.arange(decay.numel(), dtype=torch.float64, device=decay.device)
+    lag = (ages[:, None] - ages).abs()
+    powers = torch.as_tensor(beta1, dtype=torch.float64) ** lag
+    tail = powers / (1 - beta1**2)  # Σ_k β₁^k β₁^(k + lag)
+    if nesterov:
+        first = torch.where(lag == 0, 1 + beta1, beta1 * powers) * (1 + beta1)
+        tail = first + beta1**4 * tail
+    return decay.double()[:, None] * tail * decay.double()
 
 
 def _condition(eigenvalues: Tensor) -> float:

@@ -1,6 +1,11 @@
-"""The recorder: hooks around ``optimizer.step`` that record the singular values of a window."""
+"""The recorder: hooks around ``optimizer.step`` that record the singular values of a window.
 
-from collections import defaultdict
+It reads the window of a GGT, or keeps a window of its own beside any other optimizer. It writes to nothing that the
+optimizer reads.
+"""
+
+import functools
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -8,14 +13,19 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
-from torch_ggt.layout import Layout
+from torch_ggt.distributed.columns import Columns
+from torch_ggt.layout import as_real
+from torch_ggt.memory import readable, window_bytes
+from torch_ggt.parameters import Group
+from torch_ggt.scopes import SCOPES
 from torch_ggt.spectrum.comparison import StepComparison, compare_steps, newest_first
-from torch_ggt.spectrum.diagnosis import Diagnosis, diagnose
-from torch_ggt.spectrum.eigenvalues import isotropic_moment
-from torch_ggt.spectrum.sources import Call, Matrix, OwnWindow, WindowOfGGT
+from torch_ggt.spectrum.diagnosis import Diagnosis, diagnose, isotropic_moment
 from torch_ggt.step import FullMatrixOptimizer
+from torch_ggt.window import Window
 
 __all__ = ["SpectrumRecord", "SpectrumRecorder"]
+
+_Call = tuple[tuple[Any, ...], dict[str, Any]]  # the arguments of a step
 
 
 @dataclass(frozen=True)
@@ -26,6 +36,7 @@ class SpectrumRecord:
     block: int  #: The index of the full matrix: always 0, except for a GGT with scope "group" or "parameter".
     history: str  #: What the rows are: "momentum" or "gradient".
     singular_values: Tensor  #: Of G over the filled rows: float64, descending, on the CPU. Their squares are λ of GᵀG.
+    compared: StepComparison | None = None  #: The steps compared, if this was a moment for it.
 
 
 class SpectrumRecorder:
@@ -62,11 +73,11 @@ class SpectrumRecorder:
                 raise ValueError(f"{name} must be an integer of at least 1, got {name}={value!r}")
         if window_dtype not in (torch.float32, torch.bfloat16, torch.float64):
             raise ValueError(f"window_dtype must be torch.float32, torch.bfloat16 or torch.float64, got {window_dtype}")
-        self._source: WindowOfGGT | OwnWindow
+        self._owner: FullMatrixOptimizer  # whose window is read
         if not isinstance(optimizer, FullMatrixOptimizer):
-            self._source = OwnWindow(optimizer, window or 20, window_dtype)
+            self._owner = _GradientWindow(optimizer, window or 20, window_dtype)
         elif window is None and window_dtype == torch.float32:
-            self._source = WindowOfGGT(optimizer)
+            self._owner = optimizer
         else:
             raise ValueError(
                 f"window={window} and window_dtype={window_dtype} were given, but a GGT has its own window "
@@ -74,9 +85,8 @@ class SpectrumRecorder:
             )
         self.records: list[SpectrumRecord] = []
         self._optimizer, self._every, self._diagnose_every = optimizer, every, diagnose_every
-        self._steps = 0
-        self._recorded: dict[int, int] = defaultdict(int)  # how many records a block has
-        self._compared: dict[int, dict[int, StepComparison]] = defaultdict(dict)  # by block and step
+        self._steps = self._skipped = 0
+        self._recorded: Counter[int] = Counter()  # how many records each block has
         self._handles = [optimizer.register_step_pre_hook(self._before), optimizer.register_step_post_hook(self._after)]
 
     def close(self) -> None:
@@ -93,7 +103,11 @@ class SpectrumRecorder:
     @property
     def cost(self) -> str:
         """What recording costs, in words and bytes."""
-        return self._source.cost
+        if isinstance(self._owner, _GradientWindow):
+            return self._owner.cost
+        count, size = len(self._matrices()), self._owner.param_groups[0]["window"]
+        problem = f"the eigenvalues of {size} × {size}" + (f" for each of {count} matrices" if count > 1 else "")
+        return f"no window of its own (the optimizer's is read), and {problem} per record"
 
     def diagnose(self, block: int | None = None) -> Diagnosis:
         """Diagnose the records and the present window of one full matrix, given by its index; None: the largest.
@@ -101,22 +115,26 @@ class SpectrumRecorder:
         A block that has no records yet, or does not exist, raises ValueError.
         """
         block = self._largest() if block is None else block
-        spectra = [record.singular_values for record in self.records if record.block == block]
-        if not spectra:
+        records = [record for record in self.records if record.block == block]
+        if not records:
             raise ValueError(
                 f"block {block} has no records; the blocks {sorted(self._recorded)} have records. First take a step "
                 "with a finite gradient that is not zero"
             )
-        matrix = self._source.matrices()[block]
-        compared = self._compared[block]
-        if self._steps not in compared:
-            compared = {**compared, self._steps: _compare(matrix)}
+        matrix = self._matrices()[block]
+        comparisons = [record.compared for record in records if record.compared is not None]
+        if records[-1].step != self._steps or records[-1].compared is None:
+            comparisons.append(matrix.compare())
         window, history = matrix.window, matrix.options["history"]
         beta1 = matrix.options["betas"][0] if history == "momentum" else 0.0
         decay = window.decay[newest_first(window)].cpu()
-        isotropic = isotropic_moment(decay, beta1=beta1, nesterov=matrix.options["nesterov"])
-        comparisons = list(compared.values())
-        return diagnose(spectra, comparisons, isotropic=isotropic, history=history, dtype=window.rows.dtype)
+        return diagnose(
+            [record.singular_values for record in records],
+            comparisons,
+            isotropic=isotropic_moment(decay, beta1=beta1, nesterov=matrix.options["nesterov"]),
+            history=history,
+            dtype=window.rows.dtype,
+        )
 
     def to_json(self, label: str | None = None, block: int | None = None) -> dict[str, Any]:
         """The records of one full matrix as plain JSON types, for a figure or a report.
@@ -126,8 +144,8 @@ class SpectrumRecorder:
             block: the index of the full matrix; None: the matrix with the most elements.
         """
         block = self._largest() if block is None else block
-        matrices = self._source.matrices()
-        options = matrices[block].options if block in matrices else self._source.options
+        matrix = self._matrices().get(block)
+        options = self._owner.param_groups[0] if matrix is None else matrix.options
         chosen = [record for record in self.records if record.block == block]
         found = self.diagnose(block) if self.records else None
         return {
@@ -143,26 +161,41 @@ class SpectrumRecorder:
             "cost": self.cost,
         }
 
-    def _before(self, _: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-        return self._source.before(args, kwargs, wanted=(self._steps + 1) % self._every == 0)
+    def _before(self, _: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call | None:
+        if (self._steps + 1) % self._every == 0:
+            self._skipped = self._owner.skipped
+        return self._owner.before(args, kwargs) if isinstance(self._owner, _GradientWindow) else None
 
     @torch.no_grad()
     def _after(self, _: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._steps += 1
-        if self._steps % self._every != 0:
+        if self._steps % self._every != 0 or self._owner.skipped != self._skipped:
             return
-        for block, matrix in self._source.moved().items():
+        for block, matrix in self._matrices().items():
+            filled = int(matrix.window.count)
+            if filled == 0 or all(p.grad is None for p in matrix.parameters):
+                continue  # the step has not changed this window
             # The CPU is faster for such a small matrix. We saw the routine of a GPU fail, and never that of a CPU.
-            eigenvalues = torch.linalg.eigvalsh(matrix.window.moment().cpu()).flip(-1)[: int(matrix.window.count)]
-            singular_values = eigenvalues.clamp_min(0).sqrt()
-            self.records.append(SpectrumRecord(self._steps, block, matrix.options["history"], singular_values))
+            eigenvalues = torch.linalg.eigvalsh(matrix.window.moment().cpu()).flip(-1)[:filled]
             self._recorded[block] += 1
-            if self._diagnose_every is not None and self._recorded[block] % self._diagnose_every == 0:
-                self._compared[block][self._steps] = _compare(matrix)
+            wanted = self._diagnose_every is not None and self._recorded[block] % self._diagnose_every == 0
+            values, compared = eigenvalues.clamp_min(0).sqrt(), matrix.compare() if wanted else None
+            self.records.append(SpectrumRecord(self._steps, block, matrix.options["history"], values, compared))
+
+    def _matrices(self) -> "dict[int, _Matrix]":
+        """The full matrices that have a window, by their index in the order of the parameters."""
+        groups = self._owner.param_groups
+        order = SCOPES[groups[0]["scope"]](groups)
+        places = {id(p): place for place, parameters in enumerate(order) for p in parameters}
+        found = {}
+        for block in self._owner.attached_blocks():
+            for window, members in zip(block.window.matrices(), block.allotted_matrices, strict=True):
+                parameters = [parameter for _, parameter in members]
+                found[places[id(parameters[0])]] = _Matrix(window, block.options, parameters, block.columns)
+        return dict(sorted(found.items()))
 
     def _sizes(self) -> dict[int, int]:
-        """How many elements each full matrix spans; a complex element counts twice."""
-        return {block: Layout(matrix.parameters).numel for block, matrix in self._source.matrices().items()}
+        return {block: _elements(matrix.parameters) for block, matrix in self._matrices().items()}
 
     def _largest(self) -> int:
         sizes = {block: size for block, size in self._sizes().items() if block in self._recorded}
@@ -176,6 +209,97 @@ class SpectrumRecorder:
         return f"{name}, block {block} ({which}{sizes[block]:,} of {sum(sizes.values()):,} elements)"
 
 
-def _compare(matrix: Matrix) -> StepComparison:
-    eps, jitter = matrix.options["eps"], matrix.options["jitter"]
-    return compare_steps(matrix.window, eps=eps, jitter=jitter, columns=matrix.columns)
+@dataclass(frozen=True)
+class _Matrix:
+    """One full matrix: its window, the param group that speaks for it, its parameters, and where its columns are."""
+
+    window: Window
+    options: Group
+    parameters: list[Tensor]
+    columns: Columns
+
+    def compare(self) -> StepComparison:
+        eps, jitter = self.options["eps"], self.options["jitter"]
+        return compare_steps(self.window, eps=eps, jitter=jitter, columns=self.columns)
+
+
+class _GradientWindow(FullMatrixOptimizer):
+    """A window of the gradients of another optimizer. It makes no steps.
+
+    The rows are the gradients themselves. The Gram matrix does not depend on the sign of a column, so it does not
+    matter whether the other optimizer maximizes.
+    """
+
+    def __init__(self, optimizer: Optimizer, size: int, dtype: torch.dtype) -> None:
+        options: Group = {"history": "gradient", "betas": (0.0, 1.0), "finish": "none"}
+        super().__init__([{"params": []}], window=size, window_dtype=dtype, **options)
+        self._optimizer = optimizer
+
+    @property
+    def cost(self) -> str:
+        """What recording costs, in words."""
+        size, dtype = self.defaults["window"], self.defaults["window_dtype"]
+        allotted = [parameter for block in self._live.blocks for _, parameter in block.allotted]
+        columns = _elements(allotted or [p for p in self._parameters() if p.requires_grad])
+        name, memory = str(dtype).removeprefix("torch."), readable(window_bytes(size, columns, dtype))
+        return f"a window of its own: {size} × {columns:,} {name} = {memory} (and a row), and one pass over it per step"
+
+    def before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call | None:
+        """Push the gradients. With a closure, return the arguments of a step whose closure pushes them."""
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if closure is None:
+            self._push()
+            return None
+        first = True
+
+        @functools.wraps(closure)
+        def pushing() -> Any:  # noqa: ANN401 - whatever the closure returns
+            nonlocal first
+            loss = closure()  # the gradients of this step exist only now
+            if first:  # a line search calls the closure several times
+                first = False
+                self._push()
+            return loss
+
+        if "closure" in kwargs:
+            return args, {**kwargs, "closure": pushing}
+        return (args[0], pushing, *args[2:]), kwargs
+
+    @torch.no_grad()
+    def _push(self) -> None:
+        self.param_groups[0]["params"] = parameters = self._parameters()
+        _check([p.grad for p in parameters if p.grad is not None])
+        for block in self._live.ready(self.param_groups, self.state):
+            block.rule.gather(block)
+            scale = getattr(self._optimizer, "grad_scale", None)  # of a GradScaler that leaves unscaling to the step
+            if scale is not None:
+                block.row /= scale.to(block.row.device)
+            gram_row = block.window.measure(block.row)
+            finite = gram_row.square.isfinite()
+            block.window.push(block.row, gram_row, betas=(0.0, 1.0), accept=finite)
+            self._live.count_skipped(~finite)
+
+    def _parameters(self) -> list[Tensor]:
+        return [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
+
+
+def _elements(parameters: list[Tensor]) -> int:
+    """The number of elements; a complex element counts twice."""
+    return sum(as_real(parameter).numel() for parameter in parameters)
+
+
+def _check(gradients: list[Tensor]) -> None:
+    """Raise RuntimeError if the recorder's own window cannot take these gradients."""
+    devices = list(dict.fromkeys(str(gradient.device) for gradient in gradients))
+    if len(devices) > 1:
+        raise RuntimeError(
+            f"SpectrumRecorder: the gradients are on several devices ({', '.join(devices)}), but its "
+            "window is on one device; use one optimizer and one recorder for each device"
+        )
+    for gradient in gradients:
+        if gradient.is_sparse or hasattr(gradient, "device_mesh"):
+            kind = "sparse" if gradient.is_sparse else "sharded"
+            raise RuntimeError(
+                f"SpectrumRecorder: the gradient of a parameter of shape {tuple(gradient.shape)} is {kind}, but the "
+                "window takes only dense and local gradients; close() the recorder to train without it"
+            )

@@ -8,6 +8,10 @@ state of                  key                        value
 ========================  =========================  =================================================================
 every parameter           ``window``                 (r, *shape), the dtype of the rows: its columns of W
 .                         ``momentum_buffer``        shape, float32 or float64; absent with history="gradient"
+.                         ``exp_avg``,               shape, float32 or float64: moments, where the finish has them
+.                         ``exp_avg_sq``
+.                         ``step``                   (), float32: steps taken, for finish="adam"; alike on all ranks
+.                         ``row_squares``            (..., rows, 1), for finish="polar_rows"; alike on all ranks
 the first parameter       ``gram``                   (r, r) float64: K
 of a matrix               ``decay``, ``momentum``    (r,) float64: age weights
 .                         ``position``, ``count``    int64: ring position, rows filled

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch_ggt.backends.plain import TorchBackend
 from torch_ggt.distributed.columns import Columns
 from torch_ggt.distributed.pieces import Piece, whole
-from torch_ggt.finish import FINISHES
+from torch_ggt.finish import Finish, resolve
 from torch_ggt.layout import ALIGNMENT, Layout
 from torch_ggt.memory import allocate_window
 from torch_ggt.options import row_dtype
@@ -23,7 +23,7 @@ from torch_ggt.rules import RULES
 from torch_ggt.sinks import Gradients, Parameters
 from torch_ggt.window import Window
 
-__all__ = ["MATRIX_KEYS", "Block", "matrix_key", "parameter_keys"]
+__all__ = ["MATRIX_KEYS", "Block", "finish_of", "matrix_key", "parameter_keys", "small_shapes"]
 
 MATRIX_KEYS = ("gram", "decay", "momentum", "position", "count")
 """What a window keeps for each matrix; ``skipped`` is kept beside them."""
@@ -34,10 +34,22 @@ def matrix_key(window: str, key: str) -> str:
     return key if window == "window" else f"{window}_{key}"
 
 
-def parameter_keys(group: Group) -> list[str]:
-    """The keys of the state that every parameter of a group has."""
-    rule, finish = RULES[group["history"]], FINISHES[group["finish"]]
-    return ["window", *rule.windows, *rule.buffers, *(() if finish is None else finish.buffers)]
+def finish_of(group: Group, parameter: Tensor) -> Finish | None:
+    """How the step of a parameter is finished; None: it is applied as it is."""
+    finish = resolve(group["finish"])
+    return None if finish is None else finish.of(whole(parameter).shape)
+
+
+def parameter_keys(group: Group, parameter: Tensor) -> list[str]:
+    """The keys of the state that a parameter has, of tensors that are split over ranks as the parameter is."""
+    rule, finish = RULES[group["history"]], finish_of(group, parameter)
+    return ["window", *rule.windows, *rule.buffers, *(() if finish is None else finish.buffers_of(group))]
+
+
+def small_shapes(group: Group, parameter: Tensor) -> dict[str, tuple[int, ...]]:
+    """The shapes of the small tensors that a finish remembers for a parameter, by key; alike on all ranks."""
+    finish = finish_of(group, parameter)
+    return {} if finish is None else finish.small(whole(parameter).shape)
 
 
 class Block:
@@ -54,9 +66,13 @@ class Block:
         runs: (param group, first, last + 1): neighbours in ``allotted`` that belong to one group.
         window: the flat window; ``windows`` holds it and those that the rule asks for besides.
         row: flat, what enters the window, then the step; ``row_views`` are its parts, one for each parameter.
-        buffers: by name, a flat tensor and its parts.
+        buffers: by name, a flat tensor and its parts; None for a parameter that needs no such buffer.
+        small: by name, the small tensors of each parameter; see `small_shapes`.
+        finishing: (param group, its finish, the places of its parameters in ``allotted``), without those of "none".
+        numbers: by name, what the rule remembers of each matrix beside its windows: float64, shape of ``window.count``.
         rms_scale: 0.2·√(elements of the matrix): the factor of adjust_lr_fn="match_rms_adamw".
         sums, carry, pending, active, complete: of the step that is under way; see `backends.plain`.
+        how: of the step that is under way, the jitter, solver and tolerance of its r × r functions.
     """
 
     def __init__(
@@ -68,7 +84,8 @@ class Block:
         self.sink = Parameters() if sink is None else sink
         self.options = self.members[0][0]
         self.rule = RULES[self.options["history"]]
-        self.finishes = any(FINISHES[group["finish"]] is not None for group, _ in self.members)
+        self.finishes = any(group["finish"] != "none" for group, _ in self.members)
+        self.finishing: list[tuple[Group, Finish, list[int]]] = []
         self.allotted: list[Member] = []
         self.entries: list[tuple[Tensor, dict[str, Any]]] = []
         """(parameter, its dictionary in the state), as it was when this block was attached."""
@@ -79,6 +96,7 @@ class Block:
         self.pending: list[tuple[Tensor, Tensor]] = []
         self.active: Tensor | None = None
         self.complete = True
+        self.how: dict[str, Any] = {}
 
     # ---- making ----------------------------------------------------------------------------------------------------
 
@@ -101,16 +119,23 @@ class Block:
         spare = next((block for block in spares if block._fits(made, size, dtype, device)), None)
         if spare is not None:
             made.windows, made.row, made.skipped = spare.windows, spare.row, spare.skipped
-            made.buffers = spare.buffers
+            made.buffers, made.small, made.numbers = spare.buffers, spare.small, spare.numbers
         else:
             made.windows = {
                 name: allocate_window(size, layout.columns, dtype, device, made.matrix_borders)
                 for name in ("window", *self.rule.windows)
             }
             made.row = torch.zeros(layout.columns, dtype=torch.promote_types(dtype, torch.float32), device=device)
-            flats = {name: torch.zeros_like(made.row) for name in made._buffer_names()}
-            made.buffers = {name: (flat, layout.views(flat)) for name, flat in flats.items()}
+            made.buffers = {name: made._buffer(name) for name in made._buffer_names()}
+            made.small = [
+                {
+                    key: torch.zeros(shape, dtype=torch.float32 if key == "step" else made.row.dtype, device=device)
+                    for key, shape in small_shapes(*member).items()
+                }
+                for member in allotted
+            ]
             made.skipped = torch.zeros_like(made.windows["window"].count)
+            made.numbers = {name: torch.zeros_like(made.skipped, dtype=torch.float64) for name in self.rule.numbers}
         made.window = made.windows["window"]
         made.backend = made.window.backend
         applied_as_it_is = not self.finishes and self.rule.follow is None and isinstance(self.sink, Parameters)
@@ -138,6 +163,14 @@ class Block:
             members = list(run)
             self.runs.append((members[0][1][0], members[0][0], members[-1][0] + 1))
         self.parameters = [p for _, p in self.allotted]
+        finishes = {id(group): resolve(group["finish"]) for group, _ in self.allotted}
+        together: dict[Any, tuple[Group, Finish, list[int]]] = {}
+        for place, (group, parameter) in enumerate(self.allotted):
+            finish = finishes[id(group)]
+            if finish is not None:
+                finish = finish.of(whole(parameter).shape)
+                together.setdefault((id(group), id(finish)), (group, finish, []))[2].append(place)
+        self.finishing = list(together.values())
         self.all_here = self.columns.alone and not any(p.is_complex() for _, p in self.allotted)
         self.addresses: dict[str, Any] = {}
         self._missing: tuple[tuple[bool, ...], Tensor] | None = None
@@ -153,11 +186,21 @@ class Block:
             and (self.window.size, self.window.rows.dtype, self.row.device) == (size, dtype, device)
             and list(self.windows) == ["window", *made.rule.windows]
             and list(self.buffers) == made._buffer_names()
+            and tuple(self.numbers) == made.rule.numbers
         )
 
     def _buffer_names(self) -> list[str]:
-        keys = dict.fromkeys(key for group, _ in self.members for key in parameter_keys(group))
+        keys = dict.fromkeys(key for member in self.members for key in parameter_keys(*member))
         return [key for key in keys if key not in ("window", *self.rule.windows)]
+
+    def _buffer(self, name: str) -> tuple[Tensor, list[Any]]:
+        """A flat tensor of zeros for the parameters that need it, and its parts."""
+        needed = [name in parameter_keys(*member) for member in self.allotted]
+        locals_ = [piece.local(p) for p, piece in zip(self.parameters, self.pieces, strict=True)]
+        layout = Layout([part for part, need in zip(locals_, needed, strict=True) if need], ALIGNMENT)
+        flat = torch.zeros(layout.columns, dtype=self.row.dtype, device=self.row.device)
+        views = iter(layout.views(flat))
+        return flat, [next(views) if need else None for need in needed]
 
     def row_dtype(self) -> torch.dtype:
         """The dtype of the rows that the options ask for."""
@@ -166,14 +209,14 @@ class Block:
     def tensors_of(self, index: int) -> dict[str, Tensor]:
         """What belongs to the parameter ``allotted[index]``, by the key under which it is saved: views."""
         views = self.window_views | {name: parts for name, (_, parts) in self.buffers.items()}
-        return {key: views[key][index] for key in parameter_keys(self.allotted[index][0])}
+        return {key: views[key][index] for key in parameter_keys(*self.allotted[index])} | self.small[index]
 
     def tensors_of_matrix(self, index: int) -> dict[str, Tensor]:
         """What belongs to one of ``allotted_matrices``, by the key under which it is saved: views."""
         found = {
             matrix_key(name, key): getattr(window, key) for name, window in self.windows.items() for key in MATRIX_KEYS
         }
-        found["skipped"] = self.skipped
+        found |= {**self.numbers, "skipped": self.skipped}
         return {key: tensor[index] for key, tensor in found.items()} if self.batched else found
 
     # ---- one step --------------------------------------------------------------------------------------------------
@@ -203,6 +246,12 @@ class Block:
         if self.row.is_cuda and torch.cuda.is_current_stream_capturing():
             self._kept.append(self.active)  # the graph will read it for as long as it lives
 
+    def zero_missing(self) -> None:
+        """Make ``row`` zero in the columns of parameters without a gradient."""
+        for view, parameter in zip(self.row_views, self.parameters, strict=True):
+            if parameter.grad is None:
+                view.zero_()
+
     def nonfinite_gradient(self) -> Member | None:
         """The first member of which a gradient that is here is not finite; waits for the device."""
         for member, gradient in zip(self.allotted, self.gradients(), strict=True):
@@ -217,7 +266,9 @@ class Block:
     window_views: dict[str, list[Tensor]]
     row: Tensor
     row_views: list[Tensor]
-    buffers: dict[str, tuple[Tensor, list[Tensor]]]
+    buffers: dict[str, tuple[Tensor, list[Any]]]
+    small: list[dict[str, Tensor]]
+    numbers: dict[str, Tensor]
     skipped: Tensor
     rms_scale: Tensor
     descends: bool

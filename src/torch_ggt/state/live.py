@@ -14,7 +14,7 @@ from torch import Tensor
 
 from torch_ggt.distributed.agreement import Claim, digest
 from torch_ggt.distributed.columns import Columns, Local, choose
-from torch_ggt.options import OPTIONS, RANKS, check_agreement, check_changes, row_dtype
+from torch_ggt.options import OPTIONS, RANKS, check_agreement, check_changes, plain, row_dtype
 from torch_ggt.parameters import Group, Member, State, check_dense, common_device, describe
 from torch_ggt.scopes import matrices
 from torch_ggt.sinks import Gradients, Parameters
@@ -257,9 +257,13 @@ def _claim(drafts: list[Block], blocks: list[Block], state: State) -> Claim:
         entries = [state[p] for _, p in draft.allotted if "gram" in state.get(p, {})]
         keys = draft.tensors_of_matrix(0) if draft.allotted else {}
         small = [entry[key] for entry in entries for key in keys if key in entry]
+        for (_, parameter), of_finish in zip(draft.allotted, draft.small if draft.allotted else (), strict=True):
+            small += [state[parameter][key] for key in of_finish if key in state.get(parameter, {})]
+        groups = {id(group): group for group, _ in draft.members}.values()
         options.append(
             {
                 **{name: draft.options[name] for name in RANKS},
+                **{name: [plain(group[name]) for group in groups] for name in ("finish", "finish_beta", "split")},
                 "window_dtype": draft.row_dtype(),
                 "parameters": len(draft.allotted),
                 "rows in the window": [int(entry["count"]) for entry in entries if "count" in entry],
@@ -290,7 +294,9 @@ def _fill(block: Block, state: State) -> None:
         entry = state.get(parameter, {})
         for key, view in block.tensors_of(index).items():
             stored = entry.get(key)
-            _copy(view, None if stored is None else _local(block, index, stored))
+            if stored is not None and key not in block.small[index]:
+                stored = _local(block, index, stored)
+            _copy(view, stored)
     for index, matrix in enumerate(block.allotted_matrices):
         entry = state.get(_owner(matrix, state), {})
         resumed = resumed or "gram" in entry

@@ -14,11 +14,11 @@ from torch import Tensor
 from torch_ggt.distributed.agreement import Claim, digest
 from torch_ggt.distributed.columns import Columns
 from torch_ggt.distributed.pieces import is_dtensor, whole
-from torch_ggt.options import FIXED, OPTIONS, check, check_agreement, same
+from torch_ggt.options import FIXED, OPTIONS, check, check_agreement, plain, same
 from torch_ggt.parameters import Group, describe
 from torch_ggt.rules import RULES, Rule
 from torch_ggt.scopes import matrices
-from torch_ggt.state.block import MATRIX_KEYS, matrix_key, parameter_keys
+from torch_ggt.state.block import MATRIX_KEYS, matrix_key, parameter_keys, small_shapes
 
 __all__ = [
     "FORMAT_KEY",
@@ -44,6 +44,7 @@ _DAMAGED = (
     "tensors that are not contiguous (call .contiguous() on them, or load the state on every rank); and the file of "
     "one rank alone, which has its own part of a window (docs/distributed.md says how to save)."
 )
+_DEFAULTS = {name: option.default for name, option in OPTIONS.items()}
 # Elements of a saved window that are widened to float64 at a time.
 _BLOCK = 2**20
 
@@ -55,13 +56,17 @@ class Carried:
         self.tensor = tensor
 
 
-def carry(state_dict: dict[str, Any]) -> dict[str, Any]:
-    """``state_dict`` with every state tensor wrapped."""
+def carry(state_dict: dict[str, Any], groups: list[Group]) -> dict[str, Any]:
+    """``state_dict`` with every state tensor wrapped, and the callables of ``groups`` in place of their names."""
     state = {
         index: {key: Carried(value) if isinstance(value, Tensor) else value for key, value in entry.items()}
         for index, entry in state_dict["state"].items()
     }
-    return {**state_dict, "state": state}
+    saved_groups = [
+        {**theirs, "finish": ours["finish"]} if callable(ours["finish"]) else theirs
+        for theirs, ours in zip(state_dict["param_groups"], groups, strict=False)
+    ]
+    return {**state_dict, "state": state, "param_groups": [*saved_groups, *state_dict["param_groups"][len(groups) :]]}
 
 
 def complete(state: dict[Any, dict[str, Any]], groups: list[Group]) -> None:
@@ -95,9 +100,10 @@ def snapshot(state_dict: dict[str, Any], groups: list[Group], columns: Columns) 
         entry = {key: _copied(value) if copies else value for key, value in entry.items()}
         if not columns.alone:
             piece = columns.piece(parameter)
-            entry |= {key: piece.present(entry[key]) for key in parameter_keys(group) if key in entry}
+            entry |= {key: piece.present(entry[key]) for key in parameter_keys(group, parameter) if key in entry}
         state[index] = entry
-    found = {**state_dict, "state": state}
+    named = [{**group, "finish": plain(group["finish"])} for group in state_dict["param_groups"]]
+    found = {**state_dict, "state": state, "param_groups": named}
     if not columns.alone and state:
         found[PART_KEY] = {"rank": columns.rank, "ranks": columns.ranks}
     return found
@@ -135,7 +141,8 @@ def _numbered(saved_groups: list[Group], groups: list[Group]) -> Iterator[tuple[
 
 def _matrix_keys(rule: Rule) -> list[str]:
     """The keys of the state that one parameter of a matrix has."""
-    return [*(matrix_key(name, key) for name in ("window", *rule.windows) for key in MATRIX_KEYS), "skipped"]
+    of_windows = (matrix_key(name, key) for name in ("window", *rule.windows) for key in MATRIX_KEYS)
+    return [*of_windows, *rule.numbers, "skipped"]
 
 
 # ---- checking ------------------------------------------------------------------------------------------------------
@@ -155,7 +162,7 @@ def check_loadable(state_dict: dict[str, Any], groups: list[Group], columns: Col
             _check_group(theirs, ours, number)
         _check_part(state_dict, columns)
         completed = [
-            {**{name: option.default for name, option in OPTIONS.items()}, **theirs, "params": ours["params"]}
+            {**_DEFAULTS, **theirs, "params": ours["params"], "finish": ours["finish"]}
             for theirs, ours in zip(saved_groups, groups, strict=True)
         ]
         for group in completed:
@@ -253,11 +260,12 @@ def _check_complete(entries: list[dict[str, Any]], rule: Rule) -> None:
 
 def _check_shapes(entry: dict[str, Any], group: Group, parameter: Tensor, index: Any) -> None:  # noqa: ANN401
     shape, size, rule = whole(parameter).shape, group["window"], RULES[group["history"]]
-    expected: dict[str, tuple[int, ...]] = dict.fromkeys(parameter_keys(group), shape)
+    expected: dict[str, tuple[int, ...]] = dict.fromkeys(parameter_keys(group, parameter), shape)
+    expected |= small_shapes(group, parameter)
     for name in ("window", *rule.windows):
         of_matrix = {"gram": (size, size), "decay": (size,), "momentum": (size,), "position": (), "count": ()}
         expected |= {name: (size, *shape)} | {matrix_key(name, key): value for key, value in of_matrix.items()}
-    expected["skipped"] = ()
+    expected |= dict.fromkeys((*rule.numbers, "skipped"), ())
     for key, wanted in expected.items():
         if key not in entry:
             continue

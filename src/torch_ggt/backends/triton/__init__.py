@@ -62,12 +62,12 @@ class TritonBackend(TorchBackend):
         ring.write(window.rows, row, slots, spans_of(window.rows, window.borders), carry)
         return newest.view(window.decay.shape)
 
-    def coefficients(
-        self, window: Any, rhs: Tensor, *, eps: float, jitter: float, solver: str, tolerance: float  # noqa: ANN401
-    ) -> Tensor:  # fmt: skip
-        """As `TorchBackend.coefficients`; the shifted solves are one launch."""
-        if solver == "eigh" or jitter == 0:
-            return super().coefficients(window, rhs, eps=eps, jitter=jitter, solver=solver, tolerance=tolerance)
+    def coefficients(self, window: Any, rhs: Tensor, **how: Any) -> Tensor:  # noqa: ANN401 - a Window
+        """As `TorchBackend.coefficients`; the shifted solves are one launch, unless M itself is shifted or shrunk."""
+        eps, jitter, tolerance = how["eps"], how["jitter"], how["tolerance"]
+        changed = how.get("shrinkage", 0) != 0 or how.get("shift", 0) != 0
+        if how["solver"] == "eigh" or jitter == 0 or changed:
+            return super().coefficients(window, rhs, **how)
         r = window.size
         grams, decays = window.gram.view(-1, r, r), window.decay.view(-1, r)
         found = root.coefficients(grams, decays, rhs.reshape(-1, r), eps=eps, jitter=jitter, tolerance=tolerance)

@@ -26,7 +26,7 @@ def launch(kernel: Any, programs: tuple[int, ...], first: Tensor, *others: Any, 
     """Run a kernel on the device of its first argument, which may differ from the current device.
 
     ``programs`` is the shape of the grid; an empty grid starts nothing. ``options`` are the constants of the kernel and
-    options of the compiler. All other arguments of the kernel are given by their place.
+    options of the compiler.
     """
     if 0 in programs:
         return

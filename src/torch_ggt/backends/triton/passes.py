@@ -1,14 +1,7 @@
 """The two passes over the window on a GPU, in Triton. `backends.plain` is their specification.
 
 Each pass reads W once and sums in float64. It uses no atomic operations, so that equal inputs give equal bits. One
-launch serves all matrices of a window (see `spans`).
-
-These rates limit a pass on an H200 (132 processors at about 1.8 GHz, 4.2 TB/s). Memory delivers 1.05e12 float32 or
-2.1e12 bfloat16 per second. A float64 multiply-add runs at 1.5e13/s. The instruction that widens float32 to float64 runs
-at only 3.8e12/s, not far from the bfloat16 stream. So there are two ways to widen. W v uses this instruction. Wᵀ c
-moves the bits by integer operations, at about 1e13/s, and corrects a power of two at the end; this was faster there.
-Both ways give equal float64 products. A float32 pair (TwoSum) would be no gain: it costs about nine float32 operations,
-3.3e12/s, and loses its small half to underflow for gradients below 1e-17.
+launch serves all matrices of a window (see `spans`). docs/design.md says what limits a pass.
 """
 # ruff: noqa: ANN001, ANN201, ANN202 - Triton infers the types of a kernel's arguments
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc, import-untyped, import-not-found"
@@ -36,9 +29,9 @@ def gram_row(
 ) -> Tensor:  # fmt: skip
     """(W v, v·v) for each matrix: inner products of ``row`` (d,) with every row of ``rows`` (r, d) and with itself.
 
-    v is first rounded to the dtype of W. The last five arguments change the speed. They change the result only by
-    rounding in float64. They are the rows and columns that a program takes in one step, its number of warps, how many
-    steps it loads ahead, and how many elements a thread loads at a time. The result is float64, shape (B, r + 1).
+    v is first rounded to the dtype of W. The result is float64, shape (B, r + 1). The last five arguments change only
+    the speed and the rounding: the rows and columns that a program takes in one step, its number of warps, how many
+    steps it loads ahead, and how many elements a thread loads at a time.
     """
     size, stride = rows.shape[0], rows.stride(0)
     partials = torch.empty(spans.pieces, size + 1, dtype=torch.float64, device=rows.device)

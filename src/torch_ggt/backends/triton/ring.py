@@ -19,16 +19,10 @@ __all__ = ["admit", "write"]
 def admit(
     sums: Tensor, accept: Tensor, state: tuple[Tensor, Tensor, Tensor, Tensor, Tensor], betas: tuple[float, float]
 ) -> tuple[Tensor, Tensor]:
-    """Do all of `Window.push` except writing the row.
+    """Do all of `Window.push` except writing the row; e_newest (B, r), and the slot to write (B,), -1 for no slot.
 
-    Args:
-        sums: (W v, v·v), float64, shape (B, r + 1).
-        accept: bool, shape () or (B,); a matrix with False does not change.
-        state: gram, decay, momentum, position and count. All are contiguous, and all are changed in place.
-        betas: (β₁, β₂).
-
-    Returns:
-        e_newest, float64, shape (B, r); and the slot to write in each matrix, int64, shape (B,), -1 for no slot.
+    ``sums`` is (W v, v·v), shape (B, r + 1). A matrix whose ``accept``, shape () or (B,), is False does not change.
+    ``state`` is gram, decay, momentum, position and count. All are contiguous, and all are changed in place.
     """
     batch, size = sums.shape[0], sums.shape[1] - 1
     newest = torch.empty(batch, size, dtype=torch.float64, device=sums.device)

@@ -31,16 +31,8 @@ def coefficients(
 ) -> Tensor:  # fmt: skip
     """Compute `solver.coefficients` of M = D K D by shifted solves; float64, shape (B, r).
 
-    Args:
-        gram: K, float64, shape (B, r, r), contiguous.
-        decay: the diagonal of D, float64, shape (B, r).
-        rhs: a, float64, shape (B, r).
-        eps: ε ≥ 0.
-        jitter: δ = jitter·tr(M)/r, positive.
-        tolerance: the relative accuracy of the quadrature.
-        warps: the number of warps of a program.
-        panel: how many rows are updated at a time.
-        block: how many columns are eliminated at a time.
+    ``gram`` is K, shape (B, r, r), contiguous. ``decay`` is the diagonal of D, and ``rhs`` is a, both (B, r). All are
+    float64. ``jitter`` is positive. A program updates ``panel`` rows and eliminates ``block`` columns at a time.
     """
     batch, size = rhs.shape
     table, nodes = _table(eps, jitter, size, tolerance, gram.device)

@@ -27,20 +27,7 @@ _SHORTEST = 4096
 class Spans:
     """The pieces of columns of a window, as tables on the device.
 
-    Args:
-        borders: the first column of each matrix, and one past the last column of all: length B + 1.
-        rows: r, the number of rows.
-        device: the device of the tables.
-
-    Attributes:
-        count: B, the number of matrices.
-        pieces: how many pieces there are.
-        longest: how many columns the longest piece has.
-        aligned: whether every border is a multiple of `ALIGNMENT`.
-        tables: the first column of each piece and one past its last column, both int64, and its matrix, int32.
-        firsts: the first piece of each matrix, and one past the last piece: (B + 1,) int32.
-        first_pieces: ``firsts`` as a list on the host.
-        origins: ``borders`` as a tensor, int64.
+    ``borders`` are the first column of each matrix, and one past the last column of all: length B + 1.
 
     Example:
         >>> spans = Spans([0, 5000, 13000], rows=8, device="cpu")
@@ -52,14 +39,15 @@ class Spans:
         length = ceil_div(borders[-1], max(1, _PROGRAMS // ceil_div(rows, _ROWS_PER_PROGRAM)))
         length = max(_SHORTEST, ceil_div(length, _SHORTEST) * _SHORTEST)
         pieces: list[tuple[int, int, int]] = []
-        self.first_pieces = [0]
+        self.first_pieces = [0]  #: The first piece of each matrix, and one past the last piece.
         for owner, (left, right) in enumerate(itertools.pairwise(borders)):
             pieces += [(start, min(start + length, right), owner) for start in range(left, right, length)]
             self.first_pieces.append(len(pieces))
         self.count, self.pieces = len(borders) - 1, len(pieces)
-        self.longest = max((end - start for start, end, _ in pieces), default=0)
+        self.longest = max((end - start for start, end, _ in pieces), default=0)  #: In columns.
         self.aligned = all(border % ALIGNMENT == 0 for border in borders)
         starts, ends = (torch.tensor([piece[i] for piece in pieces], dtype=torch.int64, device=device) for i in (0, 1))
+        #: The first column of each piece, one past its last column, and its matrix.
         self.tables = starts, ends, torch.tensor([piece[2] for piece in pieces], dtype=torch.int32, device=device)
         self.firsts = torch.tensor(self.first_pieces, dtype=torch.int32, device=device)
         self.origins = torch.tensor(list(borders), dtype=torch.int64, device=device)

@@ -24,24 +24,14 @@ _DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16
 
 
 class Addresses:
-    """A table on the device that holds the addresses of a model's tensors.
-
-    Args:
-        numels: the number of elements of each tensor.
-        device: the device of the table.
-
-    Attributes:
-        table: the addresses, int64; None before the first `hold`.
-        dtype: the dtype of the tensors in the table.
-        aligned: whether all tensors in the table can be read 16 bytes at a time.
-        fixed: whether new addresses overwrite the old table, so that a graph follows them.
-    """
+    """A table on the device that holds the addresses of a model's tensors, which have ``numels`` elements."""
 
     def __init__(self, numels: Sequence[int], device: torch.device) -> None:
         self.numels = torch.tensor(list(numels), dtype=torch.int64, device=device)
-        self.table: Tensor | None = None
+        self.table: Tensor | None = None  #: The addresses, int64.
         self.dtype = torch.float32
-        self.aligned = self.fixed = False
+        self.aligned = False  #: Whether all tensors in the table can be read 16 bytes at a time.
+        self.fixed = False  #: Whether new addresses overwrite the old table, so that a graph follows them.
         self._known: list[int] = []
         self._captured: list[Tensor | None] = []
 

@@ -1,0 +1,57 @@
+"""What is installed: every package has an exact version in constraints.txt, and the command knows who brings it."""
+
+import importlib.metadata
+import re
+import tomllib
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+from ggt_lab.cli.commands import _EXTRAS
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+IMPORTED_AS = {"scikit-learn": "sklearn"}
+
+
+def plain(name):
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def needed(requirements, extras=("",)):
+    """The installed packages that these requirements bring, and the packages that those bring."""
+    found, left = set(), [Requirement(words) for words in requirements]
+    while left:
+        requirement = left.pop()
+        if requirement.marker is not None and not any(requirement.marker.evaluate({"extra": each}) for each in extras):
+            continue
+        name = plain(requirement.name)
+        if name == "torch-ggt" or name in found:
+            continue
+        try:
+            more = importlib.metadata.requires(name) or []
+        except importlib.metadata.PackageNotFoundError:
+            continue  # an extra that is not installed here
+        found.add(name)
+        left += [Requirement(words) for words in more if "extra ==" not in words]
+    return found
+
+
+def test_every_package_has_an_exact_version():
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and line[0] != "#"]
+    pinned = {plain(line.partition("==")[0]): line.partition("==")[2] for line in lines}
+    assert all(re.fullmatch(r"[0-9][0-9a-z.]*", version) for version in pinned.values())
+    wanted = [
+        *PROJECT["dependencies"],
+        *(each for listed in PROJECT["optional-dependencies"].values() for each in listed),
+    ]
+    found = needed(wanted)
+    assert {"torch", "numpy", "sympy", "mpmath"} <= found
+    unpinned = {name for name in found - set(pinned) if not name.startswith(("nvidia-", "cuda-"))}
+    assert not unpinned  # CUDA's packages follow the build of torch
+
+
+def test_the_command_knows_which_extra_brings_a_package():
+    for extra in ("lab", "bench"):
+        names = {Requirement(words).name for words in PROJECT["optional-dependencies"][extra]}
+        assert {IMPORTED_AS.get(name, name) for name in names} == {name for name, by in _EXTRAS.items() if by == extra}
