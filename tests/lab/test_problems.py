@@ -19,6 +19,7 @@ NEED_DATA = {"cifar10", "cifar10-vgg", "ptb-chars", "ptb-chars-transformer", "pt
 
 def test_names():
     everywhere = {"barrier", "barrier-vertex", "digits", "logistic", "sparse-noise", "stdlib-chars"}
+    everywhere |= {"pinn-burgers", "pinn-convection", "pinn-poisson"}
     assert set(problem_names()) == everywhere | NEED_DATA | {f"{name}-tiny" for name in NEED_DATA}
 
 

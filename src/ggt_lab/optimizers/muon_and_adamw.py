@@ -1,12 +1,14 @@
-"""Muon for whole models: matrices by `torch.optim.Muon`, everything else by AdamW, under one learning rate."""
+"""Muon or NorMuon for whole models: it has the matrices, and AdamW has all else, under one learning rate."""
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["MuonAndAdamW"]
+from ggt_lab.optimizers.normuon import NorMuon
+
+__all__ = ["MuonAndAdamW", "NorMuonAndAdamW"]
 
 
 class MuonAndAdamW(torch.optim.Optimizer):
@@ -21,6 +23,7 @@ class MuonAndAdamW(torch.optim.Optimizer):
         params: parameters, or groups of parameters.
         lr: the learning rate of Muon and AdamW.
         weight_decay: the decoupled weight decay of Muon and AdamW.
+        momentum: the momentum of Muon. AdamW keeps its own defaults.
 
     Example:
         >>> layer = torch.nn.Linear(3, 2)
@@ -29,7 +32,11 @@ class MuonAndAdamW(torch.optim.Optimizer):
         [1, 1]
     """
 
-    def __init__(self, params: Iterable[Any], lr: float = 1e-3, weight_decay: float = 0.01) -> None:
+    of_matrices: ClassVar[type[torch.optim.Muon]] = torch.optim.Muon
+
+    def __init__(
+        self, params: Iterable[Any], lr: float = 1e-3, weight_decay: float = 0.01, momentum: float = 0.95
+    ) -> None:
         given: list[Any] = list(params)
         groups = given if given and isinstance(given[0], dict) else [{"params": given}]
         every = [p for group in groups for p in group["params"]]
@@ -41,11 +48,11 @@ class MuonAndAdamW(torch.optim.Optimizer):
         self._inner: list[torch.optim.Optimizer] = []
         if matrices:
             views = list(self._views.values())
-            self._inner.append(
-                torch.optim.Muon(views, lr=lr, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw")
-            )
+            self._inner.append(self.of_matrices(views, lr, weight_decay, momentum, adjust_lr_fn="match_rms_adamw"))
         if vectors:
             self._inner.append(torch.optim.AdamW(vectors, lr=lr, weight_decay=weight_decay))
+        self.register_state_dict_post_hook(_add_parts)
+        self.register_load_state_dict_pre_hook(_load_parts)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # noqa: ANN401 - whatever it returns
@@ -63,16 +70,26 @@ class MuonAndAdamW(torch.optim.Optimizer):
             inner.step()
         return loss
 
-    def state_dict(self) -> dict[str, Any]:
-        """The states of Muon and AdamW."""
-        return {"parts": [inner.state_dict() for inner in self._inner]}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a saved state."""
-        for group, inner, state in zip(self.param_groups, self._inner, state_dict["parts"], strict=True):
-            inner.load_state_dict(state)
-            for name in ("lr", "weight_decay"):
-                group[name] = inner.param_groups[0][name]
+class NorMuonAndAdamW(MuonAndAdamW):
+    """`NorMuon` for matrices, AdamW for vectors; in everything else as `MuonAndAdamW`."""
+
+    of_matrices = NorMuon
+
+
+# The states of Muon and AdamW are saved beside an empty state of our own. Hooks do it, and not methods, because other
+# hooks (those of `torch_ggt.whiten`) save and load more.
+
+
+def _add_parts(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
+    assert isinstance(optimizer, MuonAndAdamW)
+    return {**state_dict, "parts": [inner.state_dict() for inner in optimizer._inner]}
+
+
+def _load_parts(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:
+    assert isinstance(optimizer, MuonAndAdamW)
+    for inner, state in zip(optimizer._inner, state_dict["parts"], strict=True):
+        inner.load_state_dict(state)
 
 
 def _as_matrix(tensor: Tensor) -> Tensor:

@@ -1,4 +1,7 @@
-"""Optimizers by what a person types: ``GGT``, ``GGT(window=50)``, ``torch.optim.AdamW(weight_decay=0.1)``."""
+"""Optimizers by what a person types: ``GGT``, ``GGT(window=50)``, ``torch.optim.AdamW(weight_decay=0.1)``.
+
+``whiten(AdamW(weight_decay=0.1), window=50)`` is the optimizer inside with `torch_ggt.whiten` in front of it.
+"""
 
 import ast
 import importlib
@@ -10,9 +13,9 @@ from typing import Any
 import torch
 
 from ggt_lab.optimizers import dense_adaptive as dense
-from ggt_lab.optimizers.muon_and_adamw import MuonAndAdamW
+from ggt_lab.optimizers.muon_and_adamw import MuonAndAdamW, NorMuonAndAdamW
 from ggt_lab.problems.unknown_name import unknown
-from torch_ggt import GGT, Adadelta, AdaGrad, NAdam, RMSprop
+from torch_ggt import GGT, Adadelta, AdaGrad, NAdam, RMSprop, whiten
 
 __all__ = ["check_optimizer", "missing_package", "optimizer_factory", "optimizer_names"]
 
@@ -28,6 +31,7 @@ _OURS: dict[str, Any] = {
     "FullMatrixAdadelta": Adadelta,
     "FullMatrixAdaGrad": AdaGrad,
     "MuonAndAdamW": MuonAndAdamW,
+    "NorMuonAndAdamW": NorMuonAndAdamW,
 }
 
 
@@ -48,7 +52,7 @@ def optimizer_factory(spec: str) -> OptimizerFactory:
 
     Args:
         spec: a name or an import path, with or without keyword arguments in parentheses. Values are Python literals;
-            the value of ``window_dtype`` is the name of a dtype.
+            the value of ``window_dtype`` is the name of a dtype. ``whiten(SPEC, ...)`` whitens what SPEC describes.
 
     Raises:
         ValueError: there is no such optimizer (the message names the closest one), or the spec cannot be read.
@@ -57,8 +61,19 @@ def optimizer_factory(spec: str) -> OptimizerFactory:
         >>> make = optimizer_factory("GGT(window=5, window_dtype='bfloat16')")
         >>> make([torch.nn.Parameter(torch.ones(2))], 1e-3).defaults["window"]
         5
+        >>> make = optimizer_factory("whiten(AdamW(betas=(0.8, 0.999)), window=50)")
+        >>> make([torch.nn.Parameter(torch.ones(2))], 1e-3).whitening.defaults["window"]
+        50
     """
-    name, options = _parse(spec)
+    inner, name, options = _parse(spec)
+    if inner is not None:
+        make_inner = optimizer_factory(inner)
+
+        def make_whitened(parameters: Iterable[torch.nn.Parameter], lr: float) -> torch.optim.Optimizer:
+            whitened: torch.optim.Optimizer = whiten(make_inner(parameters, lr), **options)
+            return whitened
+
+        return make_whitened
     cls = _find(name)
 
     def make(parameters: Iterable[torch.nn.Parameter], lr: float) -> torch.optim.Optimizer:
@@ -90,18 +105,25 @@ def missing_package(spec: str) -> str | None:
         >>> missing_package("Adam"), missing_package("no_such_package.SOAP(lr=1)")
         (None, 'no_such_package')
     """
-    package, _, rest = _parse(spec)[0].partition(".")
+    inner, name, _ = _parse(spec)
+    if inner is not None:
+        return missing_package(inner)
+    package, _, rest = name.partition(".")
     return package if rest and importlib.util.find_spec(package) is None else None
 
 
-def _parse(spec: str) -> tuple[str, dict[str, Any]]:
+def _parse(spec: str) -> tuple[str | None, str, dict[str, Any]]:
+    """The spec inside ``whiten(...)`` (None without whiten), the name before the parentheses, and the options."""
     try:
         expression = ast.parse(spec.strip(), mode="eval").body
         call = expression if isinstance(expression, ast.Call) else None
-        if call is not None and call.args:
+        name = ast.unparse(call.func if call is not None else expression)
+        arguments = call.args if call is not None else []
+        if name == "whiten" and len(arguments) != 1:
+            raise ValueError("whiten needs one optimizer, e.g. whiten(AdamW, window=50)")
+        if name != "whiten" and arguments:
             raise ValueError("options are given by name")
         options = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords} if call is not None else {}
-        name = ast.unparse(call.func if call is not None else expression)
     except (SyntaxError, ValueError) as error:
         raise ValueError(
             f"cannot read the optimizer {spec!r} ({error}); write Name or Name(option=value), e.g. GGT(window=50)"
@@ -111,7 +133,7 @@ def _parse(spec: str) -> tuple[str, dict[str, Any]]:
         if not isinstance(dtype, torch.dtype):
             raise ValueError(f"{spec}: {options['window_dtype']!r} is not a dtype; float32, bfloat16 or float64 are")
         options["window_dtype"] = dtype
-    return name, options
+    return (ast.unparse(arguments[0]) if arguments else None), name, options
 
 
 def _find(name: str) -> Any:  # noqa: ANN401 - any importable class

@@ -1,7 +1,7 @@
 """A short run: one problem, one optimizer, one learning rate, and evaluations that are spread evenly."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,10 +31,12 @@ def train(
     *,
     steps: int | None = None,
     evaluations: int = 50,
+    rate_at: Callable[[int], float] | None = None,
 ) -> Outcome:
     """Train and evaluate: once before the first step, and then ``evaluations`` times.
 
     The seconds of the curve are seconds of training alone. The clock stands still while the problem is evaluated.
+    ``rate_at`` is the learning rate as a function of the number of steps taken; without it the rate stays ``lr``.
 
     Raises:
         ValueError: the number of steps is not a whole number of at least 1, or evaluate() returns no usable numbers.
@@ -61,7 +63,7 @@ def train(
         return True
 
     evaluate(0)
-    for step in training_steps(optimizer, loss_gradients(optimizer, problem.loss), last=steps):
+    for step in training_steps(optimizer, loss_gradients(optimizer, problem.loss), last=steps, rate_at=rate_at):
         seconds += step.seconds
         assert step.loss is not None
         if not math.isfinite(step.loss.item()) or (step.number in marks and not evaluate(step.number)):
