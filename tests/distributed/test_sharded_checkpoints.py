@@ -166,7 +166,7 @@ def load_of_another_model(folder):
 
 
 def test_a_checkpoint_of_another_model(tmp_path):
-    save_all(("single",), tmp_path, "model")
+    save_all(("single",), tmp_path, {})
     for kind, value in outcomes_on_ranks(2, load_of_another_model, tmp_path):
         assert kind == "raised"
         assert "scale" in value  # the parameter that it has not
