@@ -29,7 +29,7 @@ from torch_ggt.finish import finished
 from torch_ggt.options import OPTIONS, check, check_agreement, check_flag
 from torch_ggt.parameters import Group, describe
 from torch_ggt.sinks import Gradients, Parameters
-from torch_ggt.state import saved
+from torch_ggt.state import checks, saved
 from torch_ggt.state.block import Block
 from torch_ggt.state.live import LiveState
 
@@ -164,7 +164,7 @@ class FullMatrixOptimizer(Optimizer):
         self._consolidated: dict[str, Any] | None = None
         defaults = {name: options.get(name, option.default) for name, option in OPTIONS.items()}
         check(defaults)
-        super().__init__(params, {**defaults, saved.FORMAT_KEY: saved.FORMAT_VERSION})
+        super().__init__(params, {**defaults, checks.FORMAT_KEY: checks.FORMAT_VERSION})
 
     def add_param_group(self, param_group: Group) -> None:
         """Add a param group, in mid-run too: its columns start as zeros, which changes nothing for the others."""
@@ -320,9 +320,8 @@ class FullMatrixOptimizer(Optimizer):
     def check_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Raise ValueError unless `load_state_dict` would take ``state_dict``; every rank must call this."""
         columns = self._live.columns_of(self.param_groups)
-        columns.agree(lambda: saved.check_loadable(state_dict, self.param_groups, columns))
-        if [len(g["params"]) for g in state_dict["param_groups"]] == [len(g["params"]) for g in self.param_groups]:
-            saved.check_rows(state_dict, self.param_groups, columns)
+        columns.agree(lambda: checks.check_loadable(state_dict, self.param_groups, columns))
+        checks.check_rows(state_dict, self.param_groups, columns)
 
     def __getstate__(self) -> dict[str, Any]:
         # Plain pickle would write the whole flat window once for each view of it.

@@ -734,6 +734,9 @@ def state_empty(saved: Saved, rng: random.Random) -> Any:
     saved["state"] = {}
 
 
+LEGAL.add("state_empty")  # no state at all is the state of an optimizer before its first step
+
+
 @operator
 def state_key_lost(saved: Saved, rng: random.Random) -> Any:
     del saved["state"][rng.choice(list(saved["state"]))]
