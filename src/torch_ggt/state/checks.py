@@ -44,7 +44,7 @@ _WITHOUT_SUMS = (
 )
 _DEFAULTS = {name: option.default for name, option in OPTIONS.items()}
 _BLOCK = 2**18  # elements of a saved window that are widened to float64 at a time
-_PROBES = 3
+_PROBES = 2
 _TOLERANCE = 1e-9  # of a cosine between two rows
 
 
@@ -357,8 +357,8 @@ class _Probe:
         diagonal = gram.diagonal()
         self.gram, self.scale = gram, torch.where(diagonal > 0, diagonal.rsqrt(), 1.0)
         generator = torch.Generator().manual_seed(0)  # alike on all ranks
-        signs = torch.randint(0, 2, (len(gram), _PROBES), generator=generator).double() * 2 - 1
-        self.z = self.scale[:, None] * signs
+        signs = torch.randint(0, 2, (_PROBES, len(gram)), generator=generator).double() * 2 - 1
+        self.z = signs * self.scale
         self.measured = torch.zeros_like(self.z)
 
     def add(self, window: Tensor, weight: float) -> None:
@@ -367,10 +367,10 @@ class _Probe:
         z = self.z.to(rows.device)
         for part in rows.split(max(1, _BLOCK // len(rows)), 1):
             wide = part.double()
-            self.measured += weight * (wide @ (wide.T @ z)).cpu()
+            self.measured += weight * ((z @ wide) @ wide.T).cpu()
 
     def agrees(self, measured: Tensor) -> bool:
         """Whether K z is what was ``measured`` over all ranks."""
         symmetric = bool(((self.gram - self.gram.T).abs() * self.scale * self.scale[:, None] <= _TOLERANCE).all())
-        off = (self.gram @ self.z - measured.view_as(self.z)).abs() * self.scale[:, None]
+        off = (self.z @ self.gram - measured.view_as(self.z)).abs() * self.scale
         return symmetric and bool((off <= _TOLERANCE * len(self.gram)).all())

@@ -106,7 +106,7 @@ class LiveState:
         """Make the blocks hold a state that was just loaded."""
         self._agreed, self._seen = None, []
         self.follow(groups)
-        self._renew(self.blocks, state, allot=False)
+        self._renew(self.blocks, state, allot=False, checked=True)
 
     def follow(self, groups: list[Group]) -> None:
         """Notice options that were changed, and parameters or param groups that were added or replaced."""
@@ -163,8 +163,19 @@ class LiveState:
             together.setdefault(key, []).append(matrix)
         return [Block(batch, self.columns, self._sink) for batch in together.values()]
 
-    def _renew(self, blocks: list[Block], state: State, *, allot: bool, problem: Exception | None = None) -> None:
-        """Make blocks hold what ``state`` says. All ranks do so together, or none; a failure changes nothing."""
+    def _renew(
+        self,
+        blocks: list[Block],
+        state: State,
+        *,
+        allot: bool,
+        problem: Exception | None = None,
+        checked: bool = False,
+    ) -> None:
+        """Make blocks hold what ``state`` says. All ranks do so together, or none; a failure changes nothing.
+
+        The Gram matrices are compared with the rows, unless they were ``checked``.
+        """
         drafts: list[Block] = []
 
         def claim() -> Claim:
@@ -183,7 +194,7 @@ class LiveState:
         self.columns.agree(claim)
         for draft in drafts:
             if draft.allotted:
-                _fill(draft, state)
+                _fill(draft, state, checked=checked)
         for draft in drafts:  # only now: a failure above leaves the state as it was
             _publish(draft, state)
         renewed = {id(block): draft for block, draft in zip(blocks, drafts, strict=True)}
@@ -287,7 +298,7 @@ def _owner(matrix: list[Member], state: State) -> Tensor:
     return matrix[0][1] if owner is None else owner
 
 
-def _fill(block: Block, state: State) -> None:
+def _fill(block: Block, state: State, *, checked: bool) -> None:
     """Copy what the state says into the flat tensors; what it does not say is zero."""
     resumed = False
     for index, (_, parameter) in enumerate(block.allotted):
@@ -305,7 +316,7 @@ def _fill(block: Block, state: State) -> None:
     lengths = [right - left for left, right in zip(block.borders, block.borders[1:], strict=False)]
     for window in block.windows.values():
         window.weigh(list(zip(lengths, weights, strict=True)))
-        if resumed and _mended(window, block.columns):
+        if resumed and not checked and _mended(window, block.columns):
             complete = all("window" in state.get(p, {}) for _, p in block.members)
             if complete:
                 warnings.warn(_MENDED, stacklevel=2)
