@@ -263,7 +263,8 @@ class FullMatrixOptimizer(Optimizer):
             return self._consolidated
 
         def present(_: Optimizer, packed: dict[str, Any]) -> dict[str, Any]:
-            return saved.snapshot(packed, self.param_groups, self._live.columns_of(self.param_groups))
+            groups = self._live.made_with(self.param_groups)
+            return saved.snapshot(packed, groups, self._live.columns_of(self.param_groups))
 
         handle = self.register_state_dict_post_hook(present, prepend=True)  # inside the user's hooks
         try:
@@ -301,6 +302,8 @@ class FullMatrixOptimizer(Optimizer):
             saved.complete(self.state, self.param_groups)
             self._live.adopt(self.param_groups, self.state)  # copies now: nothing shares memory with the caller
 
+        if not isinstance(state_dict, dict):
+            raise TypeError(f"GGT: load_state_dict takes what state_dict() returned, got a {type(state_dict).__name__}")
         kept = self.state, self.param_groups
         # Ours run closest to torch's own loading, inside the user's hooks.
         handles = (

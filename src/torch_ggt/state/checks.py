@@ -6,7 +6,9 @@ the sum that was saved with it (`sums`). Both leave the optimizer and the saved 
 """
 
 import warnings
+import zlib
 from collections.abc import Iterator
+from numbers import Real
 from typing import Any
 
 import torch
@@ -15,18 +17,31 @@ from torch import Tensor
 from torch_ggt.distributed.agreement import Claim, digest
 from torch_ggt.distributed.columns import Columns
 from torch_ggt.distributed.pieces import whole
-from torch_ggt.options import FIXED, OPTIONS, check, check_agreement, row_dtype, same
+from torch_ggt.options import FIXED, OPTIONS, check, check_agreement, plain, row_dtype, same
 from torch_ggt.parameters import Group, Member, describe
 from torch_ggt.rules import RULES, Rule
 from torch_ggt.scopes import matrices
 from torch_ggt.state.block import MATRIX_KEYS, matrix_key, parameter_keys, small_shapes
 from torch_ggt.state.sums import SUMS_KEY, salt_of, sums_of
 
-__all__ = ["FORMAT_KEY", "FORMAT_VERSION", "PART_KEY", "check_form", "check_loadable", "check_rows", "numbered", "sums"]
+__all__ = [
+    "FORMAT_KEY",
+    "FORMAT_VERSION",
+    "OPTIONS_KEY",
+    "PART_KEY",
+    "check_form",
+    "check_loadable",
+    "check_rows",
+    "digest_of_options",
+    "numbered",
+    "sums",
+]
 
 FORMAT_KEY = "ggt_format"
 FORMAT_VERSION = 3
 _WITH_SUMS = 3  # the first format that has them
+OPTIONS_KEY = "ggt_options"
+"""In each saved param group: a digest of its options, so that an edit of the file is not silent."""
 PART_KEY = "ggt_part"
 """Beside "state" and "param_groups": whose part a state_dict is. torch.save keeps it; torch.distributed.checkpoint,
 which puts the parts together, drops it."""
@@ -41,6 +56,10 @@ _DAMAGED = (
 _WITHOUT_SUMS = (
     "GGT: this state has format {}, which has no sums of its elements. Windows that were swapped between parameters, "
     "and momentum that was changed, are not noticed. Every other check is made. A state that is saved now has sums."
+)
+_EDITED = (
+    "GGT: the options of saved param group {} are not those that it was saved with: they were edited, or the file was "
+    "damaged. They are loaded as they are: {}."
 )
 _DEFAULTS = {name: option.default for name, option in OPTIONS.items()}
 _BLOCK = 2**18  # elements of a saved window that are widened to float64 at a time
@@ -111,6 +130,10 @@ def check_loadable(state_dict: dict[str, Any], groups: list[Group], columns: Col
     for group in completed:
         check(group)
     check_agreement(completed)
+    for number, group in enumerate(saved_groups):
+        if OPTIONS_KEY in group and group[OPTIONS_KEY] != digest_of_options(group):
+            options = ", ".join(f"{name}={group[name]!r}" for name in OPTIONS if name in group)
+            warnings.warn(_EDITED.format(number, options), stacklevel=2)
     small: list[Tensor] = []
     counts = []
     for matrix, indices in _matrices(state_dict, groups):
@@ -165,6 +188,19 @@ def _check_group(saved: Group, live: Group, number: int) -> None:
                 f"(param group {number}); make the optimizer with {name}={theirs!r} to continue it, or start afresh "
                 "without loading"
             )
+
+
+def digest_of_options(group: Group) -> int:
+    """A checksum of the options of a param group."""
+    return zlib.crc32(repr([(name, _canonical(group.get(name))) for name in OPTIONS]).encode())
+
+
+def _canonical(value: Any) -> Any:  # noqa: ANN401 - an option
+    """An option's value as tools bring it back: a pair may be a list, and a number a tensor."""
+    value = plain(value)
+    if isinstance(value, tuple):
+        return [_canonical(one) for one in value]
+    return float(value) if isinstance(value, (Real, Tensor)) else str(value)
 
 
 def _check_part(state_dict: dict[str, Any], columns: Columns) -> None:
@@ -321,9 +357,7 @@ def check_rows(state_dict: dict[str, Any], groups: list[Group], columns: Columns
             continue
         owner = next(entry for _, _, entry in found if "gram" in entry)
         rule, device = RULES[matrix[0][0]["history"]], matrix[0][1].device
-        probes = {
-            name: _Probe(owner[matrix_key(name, "gram")].cpu().double()) for name in ("window", *rule.windows)
-        }
+        probes = {name: _Probe(owner[matrix_key(name, "gram")].cpu().double()) for name in ("window", *rule.windows)}
         wrong = torch.zeros(2 * len(found), dtype=torch.float64)
         for number, (member, index, entry) in enumerate(found):
             parameter = member[1]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from torch_ggt.distributed.agreement import Claim, digest
 from torch_ggt.distributed.columns import Columns, Local, choose
-from torch_ggt.options import OPTIONS, RANKS, check_agreement, check_changes, plain, row_dtype
+from torch_ggt.options import FIXED, OPTIONS, RANKS, check_agreement, check_changes, plain, row_dtype
 from torch_ggt.parameters import Group, Member, State, check_dense, common_device, describe
 from torch_ggt.scopes import matrices
 from torch_ggt.sinks import Gradients, Parameters
@@ -123,6 +123,13 @@ class LiveState:
                 changed = changed or group[name] is not value
         if changed:
             self._check(groups, made_for)
+
+    def made_with(self, groups: list[Group]) -> list[Group]:
+        """These param groups with the fixed options that their state was made with: a live one may hold nonsense."""
+        seen = [*self._seen, *groups[len(self._seen) :]]
+        return [
+            {**group, **{name: before[name] for name in FIXED}} for group, before in zip(groups, seen, strict=False)
+        ]
 
     def columns_of(self, groups: list[Group]) -> Columns:
         """The columns of these groups, without a look at their state."""

@@ -15,7 +15,7 @@ from torch_ggt.distributed.pieces import is_dtensor
 from torch_ggt.options import OPTIONS, plain
 from torch_ggt.parameters import Group
 from torch_ggt.state.block import parameter_keys
-from torch_ggt.state.checks import FORMAT_KEY, FORMAT_VERSION, PART_KEY, numbered, sums
+from torch_ggt.state.checks import FORMAT_KEY, FORMAT_VERSION, OPTIONS_KEY, PART_KEY, digest_of_options, numbered, sums
 from torch_ggt.state.sums import SUMS_KEY
 
 __all__ = ["carry", "complete", "consolidated", "snapshot"]
@@ -49,6 +49,7 @@ def complete(state: dict[Any, dict[str, Any]], groups: list[Group]) -> None:
             if isinstance(value, Carried):
                 entry[key] = value.tensor
     for group in groups:
+        group.pop(OPTIONS_KEY, None)
         group[FORMAT_KEY] = FORMAT_VERSION
         for name, option in OPTIONS.items():
             group.setdefault(name, option.default)
@@ -82,6 +83,8 @@ def snapshot(state_dict: dict[str, Any], groups: list[Group], columns: Columns) 
             entry |= {key: piece.present(part) for key, part in parts.items()}
         state[index] = entry
     named = [{**group, "finish": plain(group["finish"])} for group in state_dict["param_groups"]]
+    if copies and state:
+        named = [{**group, OPTIONS_KEY: digest_of_options(group)} for group in named]
     found = {**state_dict, "state": state, "param_groups": named}
     if not columns.alone and state:
         found[PART_KEY] = {"rank": columns.rank, "ranks": columns.ranks}
