@@ -63,7 +63,7 @@ def number(name: str, value: Any) -> Any:  # noqa: ANN401 - anything a user pass
     """A finite number ≥ 0 that float32 parameters can be multiplied with, or the text of one."""
     value = _parsed(value)
     if not isinstance(value, Real) or isinstance(value, bool) or not 0 <= float(value) <= _LARGEST:
-        raise ValueError(f"GGT: {name} must be a finite number ≥ 0 and at most {_LARGEST:g}, got {name}={value!r}")
+        raise ValueError(f"GGT: {name} must be a finite number ≥ 0, got {name}={value!r}; the largest is {_LARGEST:g}")
     return value
 
 
@@ -78,7 +78,7 @@ def rate(name: str, value: Any) -> Any:  # noqa: ANN401 - anything a user passes
     elif not isinstance(value, Real) or isinstance(value, bool):
         raise TypeError(f"GGT: {name} must be a number or a 1-element Tensor, got {value!r}")
     if not 0 <= float(value) <= _LARGEST:
-        raise ValueError(f"GGT: {name} must be a finite number ≥ 0 and at most {_LARGEST:g}, got {name}={value!r}")
+        raise ValueError(f"GGT: {name} must be a finite number ≥ 0, got {name}={value!r}; the largest is {_LARGEST:g}")
     return value
 
 

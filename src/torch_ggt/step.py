@@ -38,6 +38,8 @@ __all__ = ["FullMatrixOptimizer", "advance"]
 # Relative accuracy of the Cholesky solver, by the dtype of the rows it will be multiplied with.
 _TOLERANCE = {torch.float64: 1e-11}
 _DEFAULT_TOLERANCE = 1e-8
+# No step is longer than this before lr: gradients near the end of float32 must not carry the parameters beyond it.
+_LONGEST = 1e18
 
 _SKIPPED = (
     "GGT skipped a step because a gradient was not finite; parameters and state are unchanged. optimizer.skipped "
@@ -65,7 +67,7 @@ def advance(blocks: list[Block], columns: Columns, refused: Callable[..., bool])
         block.rule.gather(block)
     for block in blocks:
         block.sums = block.window.measure(block.row).sums
-    taken = columns.sum(blocks)
+    taken = judged(blocks, columns.sum(blocks))
     if refused(blocks, taken):
         return
     for block in blocks:
@@ -80,6 +82,16 @@ def advance(blocks: list[Block], columns: Columns, refused: Callable[..., bool])
         block.sink.apply(block, taken)
     if not columns.alone:
         columns.share(blocks)
+
+
+def judged(blocks: list[Block], taken: Tensor) -> Tensor:
+    """``taken``, unless a learning rate that lives on a device is negative or not finite: its host cannot see it."""
+    for block in blocks:
+        for group, _, _ in block.runs:
+            rate = group["lr"]
+            if isinstance(rate, Tensor) and not rate.is_cpu:
+                taken = taken & ((rate >= 0) & (rate < torch.inf)).reshape(()).to(taken.device)
+    return taken
 
 
 def push(block: Block, taken: Tensor) -> Tensor:
@@ -117,6 +129,9 @@ def solve(block: Block, a: Tensor) -> Tensor:
     elif scale == "keep_norm":
         longer = (block.window.squared_norm(a) / block.window.squared_norm(c)).sqrt_()
         c = c.mul_(longer.nan_to_num_(0.0)[..., None])  # 0/0 where no row was taken
+    if options["sgd_scale"] != 0 or scale == "keep_norm":  # these promise no length
+        length = block.window.squared_norm(c).sqrt_()
+        c = c * (_LONGEST / length).clamp_(max=1.0).nan_to_num_(0.0)[..., None]
     return c
 
 

@@ -230,7 +230,7 @@ def _expected(member: Member, dtype: torch.dtype) -> dict[str, tuple[tuple[int, 
     group, parameter = member
     shape, size, rule = tuple(whole(parameter).shape), group["window"], RULES[group["history"]]
     wide = torch.promote_types(dtype, torch.float32)
-    found = {key: (shape, wide) for key in parameter_keys(group, parameter)}
+    found = dict.fromkeys(parameter_keys(group, parameter), (shape, wide))
     for key, small in small_shapes(group, parameter).items():
         found[key] = tuple(small), torch.float32 if key == "step" else wide
     for name in ("window", *rule.windows):
@@ -238,7 +238,7 @@ def _expected(member: Member, dtype: torch.dtype) -> dict[str, tuple[tuple[int, 
         shapes = {"gram": (size, size), "decay": (size,), "momentum": (size,)}
         for key in MATRIX_KEYS:
             found[matrix_key(name, key)] = shapes.get(key, ()), torch.float64 if key in shapes else torch.int64
-    found |= {key: ((), torch.float64) for key in rule.numbers}
+    found |= dict.fromkeys(rule.numbers, ((), torch.float64))
     return found | {"skipped": ((), torch.int64), SUMS_KEY: (shape, torch.int32)}
 
 
@@ -302,10 +302,10 @@ def _check_ring(name: str, gram: Tensor, decay: Tensor, momentum: Tensor, positi
     key = {part: matrix_key(name, part) for part in MATRIX_KEYS}
     _require(count <= size, key["count"], count, f"must be at most the number of rows, {size}")
     _require(position < size, key["position"], position, f"must be below the number of rows, {size}")
-    in_order = count == size or position == count
+    in_order = count in (size, position)
     _require(in_order, key["position"], position, f"must be the number of filled rows, {count}, until all are filled")
-    by_age = torch.arange(position - 1, position - 1 - count, -1).remainder(size)  # the youngest row first
-    empty = torch.ones(size, dtype=torch.bool)
+    by_age = torch.arange(position - 1, position - 1 - count, -1, device="cpu").remainder(size)  # youngest first
+    empty = torch.ones(size, dtype=torch.bool, device="cpu")
     empty[by_age] = False
     ages = decay[by_age]
     fit = bool((decay <= 1).all()) and bool((ages[:1] == 1).all()) and bool((ages.diff() <= 0).all())
@@ -358,7 +358,7 @@ def check_rows(state_dict: dict[str, Any], groups: list[Group], columns: Columns
         owner = next(entry for _, _, entry in found if "gram" in entry)
         rule, device = RULES[matrix[0][0]["history"]], matrix[0][1].device
         probes = {name: _Probe(owner[matrix_key(name, "gram")].cpu().double()) for name in ("window", *rule.windows)}
-        wrong = torch.zeros(2 * len(found), dtype=torch.float64)
+        wrong = torch.zeros(2 * len(found), dtype=torch.float64, device="cpu")
         for number, (member, index, entry) in enumerate(found):
             parameter = member[1]
             piece, weight = columns.piece(parameter), columns.weight(parameter)
@@ -390,8 +390,8 @@ class _Probe:
     def __init__(self, gram: Tensor) -> None:
         diagonal = gram.diagonal()
         self.gram, self.scale = gram, torch.where(diagonal > 0, diagonal.rsqrt(), 1.0)
-        generator = torch.Generator().manual_seed(0)  # alike on all ranks
-        signs = torch.randint(0, 2, (_PROBES, len(gram)), generator=generator).double() * 2 - 1
+        generator = torch.Generator("cpu").manual_seed(0)  # alike on all ranks
+        signs = torch.randint(0, 2, (_PROBES, len(gram)), generator=generator, device="cpu").double() * 2 - 1
         self.z = signs * self.scale
         self.measured = torch.zeros_like(self.z)
 

@@ -80,7 +80,7 @@ class LiveState:
             try:
                 self.columns.changed(self._agreed[1], groups[0]["params"][0].device)
             except RuntimeError:  # the other ranks skip this step and count it, so that this one must, too
-                self.count_skipped(torch.tensor(True))
+                self.count_skipped(torch.tensor(True, device="cpu"))
                 raise
         self._renew(active, state, allot=True, problem=problem)
         renewed = [block for block in self.blocks if _look(block, state)[0]]
@@ -119,6 +119,8 @@ class LiveState:
             return
         changed = False
         for group, seen in zip(groups, self._seen, strict=True):
+            if isinstance(group["lr"], Tensor):  # its number may have changed in place
+                OPTIONS["lr"].check("lr", group["lr"])
             for name, value in seen.items():
                 changed = changed or group[name] is not value
         if changed:
@@ -225,7 +227,12 @@ def _look(block: Block, state: State) -> tuple[bool, bool]:
     if not _holds(block, state, wanted):
         return True, False
     device = block.row.device
-    for group, parameter in block.allotted:
+    for (group, parameter), shape in zip(block.allotted, block.shapes, strict=True):
+        if parameter.shape != shape:
+            raise RuntimeError(
+                f"GGT: {describe(group, parameter)} had shape {tuple(shape)} when its state was made: its data were "
+                "replaced. Make a new optimizer for the new parameters. Nothing was changed."
+            )
         if parameter.device != device:
             raise RuntimeError(
                 f"GGT: {describe(group, parameter)} is on {parameter.device}, but its optimizer state is on {device}. "
