@@ -22,6 +22,7 @@ from torch_ggt.parameters import Group, Member, describe
 from torch_ggt.rules import RULES, Rule
 from torch_ggt.scopes import matrices
 from torch_ggt.state.block import MATRIX_KEYS, matrix_key, parameter_keys, small_shapes
+from torch_ggt.state.probe import Probe
 from torch_ggt.state.sums import SUMS_KEY, salt_of, sums_of
 
 __all__ = [
@@ -62,9 +63,6 @@ _EDITED = (
     "damaged. They are loaded as they are: {}."
 )
 _DEFAULTS = {name: option.default for name, option in OPTIONS.items()}
-_BLOCK = 2**18  # elements of a saved window that are widened to float64 at a time
-_PROBES = 2
-_TOLERANCE = 1e-9  # of a cosine between two rows
 
 
 def numbered(saved_groups: list[Group], groups: list[Group]) -> Iterator[tuple[Any, Group, Tensor]]:
@@ -357,7 +355,7 @@ def check_rows(state_dict: dict[str, Any], groups: list[Group], columns: Columns
             continue
         owner = next(entry for _, _, entry in found if "gram" in entry)
         rule, device = RULES[matrix[0][0]["history"]], matrix[0][1].device
-        probes = {name: _Probe(owner[matrix_key(name, "gram")].cpu().double()) for name in ("window", *rule.windows)}
+        probes = {name: Probe(owner[matrix_key(name, "gram")].cpu().double()) for name in ("window", *rule.windows)}
         wrong = torch.zeros(2 * len(found), dtype=torch.float64, device="cpu")
         for number, (member, index, entry) in enumerate(found):
             parameter = member[1]
@@ -372,7 +370,7 @@ def check_rows(state_dict: dict[str, Any], groups: list[Group], columns: Columns
                 wrong[2 * number + 1] = not torch.equal(columns.restore(piece, entry[SUMS_KEY]), made)
         measured = [probe.measured.reshape(-1) for probe in probes.values()]
         flat = columns.total(torch.cat([*measured, wrong]).to(device)).cpu()
-        *measured, wrong = flat.split([*(part.numel() for part in measured), wrong.numel()])
+        *measured, wrong = torch.split(flat, [*(part.numel() for part in measured), wrong.numel()])
         if not all(probe.agrees(part) for probe, part in zip(probes.values(), measured, strict=True)):
             raise ValueError(_DAMAGED)
         for number in wrong.nonzero().flatten().tolist():
@@ -382,29 +380,3 @@ def check_rows(state_dict: dict[str, Any], groups: list[Group], columns: Columns
                 f"GGT: the saved state of {describe(group, parameter)} {problem}: it was damaged, or belongs to "
                 f"another parameter. {_AS_IT_WAS} Load an older file."
             )
-
-
-class _Probe:
-    """K z against W (Wᵀ z) for a few z, in units in which every row has length one."""
-
-    def __init__(self, gram: Tensor) -> None:
-        diagonal = gram.diagonal()
-        self.gram, self.scale = gram, torch.where(diagonal > 0, diagonal.rsqrt(), 1.0)
-        generator = torch.Generator("cpu").manual_seed(0)  # alike on all ranks
-        signs = torch.randint(0, 2, (_PROBES, len(gram)), generator=generator, device="cpu").double() * 2 - 1
-        self.z = signs * self.scale
-        self.measured = torch.zeros_like(self.z)
-
-    def add(self, window: Tensor, weight: float) -> None:
-        """Add what the columns of ``window`` give to W (Wᵀ z)."""
-        rows = window.detach().reshape(window.shape[0], -1)
-        z = self.z.to(rows.device)
-        for part in rows.split(max(1, _BLOCK // len(rows)), 1):
-            wide = part.double()
-            self.measured += weight * ((z @ wide) @ wide.T).cpu()
-
-    def agrees(self, measured: Tensor) -> bool:
-        """Whether K z is what was ``measured`` over all ranks."""
-        symmetric = bool(((self.gram - self.gram.T).abs() * self.scale * self.scale[:, None] <= _TOLERANCE).all())
-        off = (self.z @ self.gram - measured.view_as(self.z)).abs() * self.scale
-        return symmetric and bool((off <= _TOLERANCE * len(self.gram)).all())
