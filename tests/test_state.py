@@ -155,11 +155,11 @@ def test_saved_size_is_one_window():
     optimizer = GGT([p, q], window=10)
     p.grad, q.grad = torch.ones(50_000), torch.ones(50_000)
     optimizer.step()
-    window = 10 * 100_000 * 4
+    row = 100_000 * 4
     buffer = io.BytesIO()
     torch.save(optimizer.state_dict(), buffer)
-    assert buffer.tell() < 1.2 * window
-    assert len(pickle.dumps(optimizer)) < 1.5 * window  # the parameters are in it, too
+    assert buffer.tell() < 12.1 * row  # ten rows, momentum, and sums
+    assert len(pickle.dumps(optimizer)) < 15 * row  # the parameters are in it, too
 
 
 def test_every_state_tensor_keeps_its_dtype():
@@ -258,7 +258,8 @@ def test_lost_state_of_one_parameter_does_not_leave_a_wrong_gram():
     step()
     assert gram_error(optimizer) < 1e-12
     del saved["state"][1]
-    optimizer.load_state_dict(saved)
+    with pytest.raises(ValueError, match="damaged or lost"):  # in a file it is no wish of anybody
+        optimizer.load_state_dict(saved)
     step()
     assert gram_error(optimizer) < 1e-12
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
 from torch_ggt.parameters import Group
-from torch_ggt.state.saved import FORMAT_KEY, FORMAT_VERSION, PART_KEY
+from torch_ggt.state.checks import FORMAT_KEY, FORMAT_VERSION, PART_KEY, check_form
 
 __all__ = ["FrontEnd", "attach", "groups_of"]
 
@@ -151,6 +151,7 @@ class FrontEnd:
 
     def before_load(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
         """Take the whitening's state out of what the optimizer loads; refuse it before anything is changed."""
+        check_form(state_dict)
         groups = state_dict["param_groups"]
         if _MARK in groups[0] and _PREFIX + "window" not in groups[0]:
             raise ValueError(_FLATTENED)

@@ -7,7 +7,6 @@ changed. A check returns the value in its plain form, so that words and numbers 
 torch.bfloat16
 """
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from numbers import Real
 from typing import Any, NamedTuple
@@ -36,6 +35,7 @@ __all__ = [
 
 _WIDE = (torch.float64, torch.complex128)
 _SCALES = ("match_rms_adamw", "original", "mean", "keep_norm")
+_LARGEST = 1e18  # the product of two such numbers is still a float32
 _DTYPES = (None, torch.float32, torch.bfloat16, torch.float64)
 
 
@@ -60,10 +60,10 @@ class Option(NamedTuple):
 
 
 def number(name: str, value: Any) -> Any:  # noqa: ANN401 - anything a user passes
-    """A finite number ≥ 0, or the text of one."""
+    """A finite number ≥ 0 that float32 parameters can be multiplied with, or the text of one."""
     value = _parsed(value)
-    if not isinstance(value, Real) or isinstance(value, bool) or not 0 <= float(value) < math.inf:
-        raise ValueError(f"GGT: {name} must be a finite number ≥ 0, got {name}={value!r}")
+    if not isinstance(value, Real) or isinstance(value, bool) or not 0 <= float(value) <= _LARGEST:
+        raise ValueError(f"GGT: {name} must be a finite number ≥ 0, got {name}={value!r}; the largest is {_LARGEST:g}")
     return value
 
 
@@ -77,8 +77,8 @@ def rate(name: str, value: Any) -> Any:  # noqa: ANN401 - anything a user passes
             return value
     elif not isinstance(value, Real) or isinstance(value, bool):
         raise TypeError(f"GGT: {name} must be a number or a 1-element Tensor, got {value!r}")
-    if not 0 <= float(value) < math.inf:
-        raise ValueError(f"GGT: {name} must be a finite number ≥ 0, got {name}={value!r}")
+    if not 0 <= float(value) <= _LARGEST:
+        raise ValueError(f"GGT: {name} must be a finite number ≥ 0, got {name}={value!r}; the largest is {_LARGEST:g}")
     return value
 
 

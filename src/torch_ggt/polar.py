@@ -90,11 +90,11 @@ def _minimax(low: float, high: float) -> tuple[float, float, float, float]:
     inner, outer = (3 * low + high) / 4, (low + 3 * high) / 4
     a = b = c = error = 0.0
     for _ in range(100):
-        points = torch.tensor([low, inner, outer, high], dtype=torch.float64)
-        signs = torch.tensor([1.0, -1.0, 1.0, -1.0], dtype=torch.float64)
+        points = torch.tensor([low, inner, outer, high], dtype=torch.float64, device="cpu")
+        signs = torch.tensor([1.0, -1.0, 1.0, -1.0], dtype=torch.float64, device="cpu")
         equations = torch.stack([points, points**3, points**5, signs], 1)
         before = error
-        a, b, c, error = torch.linalg.solve(equations, torch.ones(4, dtype=torch.float64)).tolist()
+        a, b, c, error = torch.linalg.solve(equations, torch.ones_like(points)).tolist()
         root = math.sqrt(9 * b * b - 20 * a * c)  # of p'(x) = a + 3 b x² + 5 c x⁴
         inner, outer = math.sqrt((-3 * b - root) / (10 * c)), math.sqrt((-3 * b + root) / (10 * c))
         if abs(error - before) <= 1e-15:

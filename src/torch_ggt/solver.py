@@ -137,7 +137,7 @@ def robust_eigh(moment: Tensor) -> tuple[Tensor, Tensor]:
         found: tuple[Tensor, Tensor] = torch.linalg.eigh(moment)
     except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
         # Seen on a GPU in live training. An ulp-sized diagonal gets the iteration of LAPACK unstuck, too.
-        nudge = torch.linspace(0, 2.0**-50, moment.shape[-1], dtype=moment.dtype).diag()
+        nudge = torch.linspace(0, 2.0**-50, moment.shape[-1], dtype=moment.dtype, device=moment.device).diag()
         found = torch.linalg.eigh(moment.cpu() + nudge)
     return found[0].to(moment.device), found[1].to(moment.device)
 

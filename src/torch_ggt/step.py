@@ -29,7 +29,7 @@ from torch_ggt.finish import finished
 from torch_ggt.options import OPTIONS, check, check_agreement, check_flag
 from torch_ggt.parameters import Group, describe
 from torch_ggt.sinks import Gradients, Parameters
-from torch_ggt.state import saved
+from torch_ggt.state import checks, saved
 from torch_ggt.state.block import Block
 from torch_ggt.state.live import LiveState
 
@@ -38,6 +38,8 @@ __all__ = ["FullMatrixOptimizer", "advance"]
 # Relative accuracy of the Cholesky solver, by the dtype of the rows it will be multiplied with.
 _TOLERANCE = {torch.float64: 1e-11}
 _DEFAULT_TOLERANCE = 1e-8
+# No step is longer than this before lr: gradients near the end of float32 must not carry the parameters beyond it.
+_LONGEST = 1e18
 
 _SKIPPED = (
     "GGT skipped a step because a gradient was not finite; parameters and state are unchanged. optimizer.skipped "
@@ -65,7 +67,7 @@ def advance(blocks: list[Block], columns: Columns, refused: Callable[..., bool])
         block.rule.gather(block)
     for block in blocks:
         block.sums = block.window.measure(block.row).sums
-    taken = columns.sum(blocks)
+    taken = judged(blocks, columns.sum(blocks))
     if refused(blocks, taken):
         return
     for block in blocks:
@@ -80,6 +82,16 @@ def advance(blocks: list[Block], columns: Columns, refused: Callable[..., bool])
         block.sink.apply(block, taken)
     if not columns.alone:
         columns.share(blocks)
+
+
+def judged(blocks: list[Block], taken: Tensor) -> Tensor:
+    """``taken``, unless a learning rate that lives on a device is negative or not finite: its host cannot see it."""
+    for block in blocks:
+        for group, _, _ in block.runs:
+            rate = group["lr"]
+            if isinstance(rate, Tensor) and not rate.is_cpu:
+                taken = taken & ((rate >= 0) & (rate < torch.inf)).reshape(()).to(taken.device)
+    return taken
 
 
 def push(block: Block, taken: Tensor) -> Tensor:
@@ -117,6 +129,9 @@ def solve(block: Block, a: Tensor) -> Tensor:
     elif scale == "keep_norm":
         longer = (block.window.squared_norm(a) / block.window.squared_norm(c)).sqrt_()
         c = c.mul_(longer.nan_to_num_(0.0)[..., None])  # 0/0 where no row was taken
+    if options["sgd_scale"] != 0 or scale == "keep_norm":  # these promise no length
+        length = block.window.squared_norm(c).sqrt_()
+        c = c * (_LONGEST / length).clamp_(max=1.0).nan_to_num_(0.0)[..., None]
     return c
 
 
@@ -164,7 +179,7 @@ class FullMatrixOptimizer(Optimizer):
         self._consolidated: dict[str, Any] | None = None
         defaults = {name: options.get(name, option.default) for name, option in OPTIONS.items()}
         check(defaults)
-        super().__init__(params, {**defaults, saved.FORMAT_KEY: saved.FORMAT_VERSION})
+        super().__init__(params, {**defaults, checks.FORMAT_KEY: checks.FORMAT_VERSION})
 
     def add_param_group(self, param_group: Group) -> None:
         """Add a param group, in mid-run too: its columns start as zeros, which changes nothing for the others."""
@@ -263,7 +278,8 @@ class FullMatrixOptimizer(Optimizer):
             return self._consolidated
 
         def present(_: Optimizer, packed: dict[str, Any]) -> dict[str, Any]:
-            return saved.snapshot(packed, self.param_groups, self._live.columns_of(self.param_groups))
+            groups = self._live.made_with(self.param_groups)
+            return saved.snapshot(packed, groups, self._live.columns_of(self.param_groups))
 
         handle = self.register_state_dict_post_hook(present, prepend=True)  # inside the user's hooks
         try:
@@ -301,6 +317,8 @@ class FullMatrixOptimizer(Optimizer):
             saved.complete(self.state, self.param_groups)
             self._live.adopt(self.param_groups, self.state)  # copies now: nothing shares memory with the caller
 
+        if not isinstance(state_dict, dict):
+            raise TypeError(f"GGT: load_state_dict takes what state_dict() returned, got a {type(state_dict).__name__}")
         kept = self.state, self.param_groups
         # Ours run closest to torch's own loading, inside the user's hooks.
         handles = (
@@ -320,9 +338,8 @@ class FullMatrixOptimizer(Optimizer):
     def check_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Raise ValueError unless `load_state_dict` would take ``state_dict``; every rank must call this."""
         columns = self._live.columns_of(self.param_groups)
-        columns.agree(lambda: saved.check_loadable(state_dict, self.param_groups, columns))
-        if [len(g["params"]) for g in state_dict["param_groups"]] == [len(g["params"]) for g in self.param_groups]:
-            saved.check_rows(state_dict, self.param_groups, columns)
+        columns.agree(lambda: checks.check_loadable(state_dict, self.param_groups, columns))
+        checks.check_rows(state_dict, self.param_groups, columns)
 
     def __getstate__(self) -> dict[str, Any]:
         # Plain pickle would write the whole flat window once for each view of it.

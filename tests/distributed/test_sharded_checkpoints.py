@@ -276,6 +276,7 @@ def continue_stored(mode):
 
 def test_old_checkpoints_keep_loading():
     """Made by version 0.1.0 before it knew of ranks: the state after 8 steps, and the parameters after 17."""
-    assert continue_stored("single") < 1e-9
+    with pytest.warns(UserWarning, match="format 1, which has no sums"):
+        assert continue_stored("single") < 1e-9
     for mode in ("ddp", "fsdp"):
         assert max(on_ranks(2, continue_stored, mode)) < 1e-9

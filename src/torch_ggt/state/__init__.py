@@ -1,7 +1,8 @@
 """The state of an optimizer: flat tensors for the step, and what ``optimizer.state`` says of them.
 
 `block` holds the flat tensors of matrices that make a step together. `live` makes them and keeps them in agreement with
-``optimizer.state``. `saved` turns them into a ``state_dict``, checks one, and loads it.
+``optimizer.state``. `saved` turns them into a ``state_dict`` and back. `checks` looks at everything in a ``state_dict``
+before it is loaded, with the help of `probe` (rows and Gram matrix) and `sums` (the bits of every element).
 
 ========================  =========================  =================================================================
 state of                  key                        value
@@ -16,6 +17,8 @@ the first parameter       ``gram``                   (r, r) float64: K
 of a matrix               ``decay``, ``momentum``    (r,) float64: age weights
 .                         ``position``, ``count``    int64: ring position, rows filled
 .                         ``skipped``                int64: steps skipped for a gradient that was not finite
+every parameter, in a     ``sums``                   shape, int32: sums of the bits of all of this; not in the live
+``state_dict`` alone                                 state, and not on one GPU, where a ``state_dict`` is no copy
 ========================  =========================  =================================================================
 
 A complex parameter appears as its real and imaginary parts, with a last dimension of 2. Where columns are split over

@@ -163,6 +163,7 @@ class Block:
             members = list(run)
             self.runs.append((members[0][1][0], members[0][0], members[-1][0] + 1))
         self.parameters = [p for _, p in self.allotted]
+        self.shapes = [p.shape for p in self.parameters]
         finishes = {id(group): resolve(group["finish"]) for group, _ in self.allotted}
         together: dict[Any, tuple[Group, Finish, list[int]]] = {}
         for place, (group, parameter) in enumerate(self.allotted):
@@ -240,7 +241,7 @@ class Block:
             return
         pattern = tuple([any(p.grad is not None for _, p in matrix) for matrix in self.allotted_matrices])
         if self._missing is None or self._missing[0] != pattern:
-            flags = torch.tensor(pattern, pin_memory=self.row.is_cuda)
+            flags = torch.tensor(pattern, device="cpu", pin_memory=self.row.is_cuda)
             self._missing = pattern, flags.to(self.row.device, non_blocking=True)
         self.active = self._missing[1]
         if self.row.is_cuda and torch.cuda.is_current_stream_capturing():

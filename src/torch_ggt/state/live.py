@@ -14,7 +14,7 @@ from torch import Tensor
 
 from torch_ggt.distributed.agreement import Claim, digest
 from torch_ggt.distributed.columns import Columns, Local, choose
-from torch_ggt.options import OPTIONS, RANKS, check_agreement, check_changes, plain, row_dtype
+from torch_ggt.options import FIXED, OPTIONS, RANKS, check_agreement, check_changes, plain, row_dtype
 from torch_ggt.parameters import Group, Member, State, check_dense, common_device, describe
 from torch_ggt.scopes import matrices
 from torch_ggt.sinks import Gradients, Parameters
@@ -80,7 +80,7 @@ class LiveState:
             try:
                 self.columns.changed(self._agreed[1], groups[0]["params"][0].device)
             except RuntimeError:  # the other ranks skip this step and count it, so that this one must, too
-                self.count_skipped(torch.tensor(True))
+                self.count_skipped(torch.tensor(True, device="cpu"))
                 raise
         self._renew(active, state, allot=True, problem=problem)
         renewed = [block for block in self.blocks if _look(block, state)[0]]
@@ -106,7 +106,7 @@ class LiveState:
         """Make the blocks hold a state that was just loaded."""
         self._agreed, self._seen = None, []
         self.follow(groups)
-        self._renew(self.blocks, state, allot=False)
+        self._renew(self.blocks, state, allot=False, checked=True)
 
     def follow(self, groups: list[Group]) -> None:
         """Notice options that were changed, and parameters or param groups that were added or replaced."""
@@ -119,10 +119,19 @@ class LiveState:
             return
         changed = False
         for group, seen in zip(groups, self._seen, strict=True):
+            if isinstance(group["lr"], Tensor):  # its number may have changed in place
+                OPTIONS["lr"].check("lr", group["lr"])
             for name, value in seen.items():
                 changed = changed or group[name] is not value
         if changed:
             self._check(groups, made_for)
+
+    def made_with(self, groups: list[Group]) -> list[Group]:
+        """These param groups with the fixed options that their state was made with: a live one may hold nonsense."""
+        seen = [*self._seen, *groups[len(self._seen) :]]
+        return [
+            {**group, **{name: before[name] for name in FIXED}} for group, before in zip(groups, seen, strict=False)
+        ]
 
     def columns_of(self, groups: list[Group]) -> Columns:
         """The columns of these groups, without a look at their state."""
@@ -163,8 +172,19 @@ class LiveState:
             together.setdefault(key, []).append(matrix)
         return [Block(batch, self.columns, self._sink) for batch in together.values()]
 
-    def _renew(self, blocks: list[Block], state: State, *, allot: bool, problem: Exception | None = None) -> None:
-        """Make blocks hold what ``state`` says. All ranks do so together, or none; a failure changes nothing."""
+    def _renew(
+        self,
+        blocks: list[Block],
+        state: State,
+        *,
+        allot: bool,
+        problem: Exception | None = None,
+        checked: bool = False,
+    ) -> None:
+        """Make blocks hold what ``state`` says. All ranks do so together, or none; a failure changes nothing.
+
+        The Gram matrices are compared with the rows, unless they were ``checked``.
+        """
         drafts: list[Block] = []
 
         def claim() -> Claim:
@@ -183,7 +203,7 @@ class LiveState:
         self.columns.agree(claim)
         for draft in drafts:
             if draft.allotted:
-                _fill(draft, state)
+                _fill(draft, state, checked=checked)
         for draft in drafts:  # only now: a failure above leaves the state as it was
             _publish(draft, state)
         renewed = {id(block): draft for block, draft in zip(blocks, drafts, strict=True)}
@@ -207,7 +227,12 @@ def _look(block: Block, state: State) -> tuple[bool, bool]:
     if not _holds(block, state, wanted):
         return True, False
     device = block.row.device
-    for group, parameter in block.allotted:
+    for (group, parameter), shape in zip(block.allotted, block.shapes, strict=True):
+        if parameter.shape != shape:
+            raise RuntimeError(
+                f"GGT: {describe(group, parameter)} had shape {tuple(shape)} when its state was made: its data were "
+                "replaced. Make a new optimizer for the new parameters. Nothing was changed."
+            )
         if parameter.device != device:
             raise RuntimeError(
                 f"GGT: {describe(group, parameter)} is on {parameter.device}, but its optimizer state is on {device}. "
@@ -287,7 +312,7 @@ def _owner(matrix: list[Member], state: State) -> Tensor:
     return matrix[0][1] if owner is None else owner
 
 
-def _fill(block: Block, state: State) -> None:
+def _fill(block: Block, state: State, *, checked: bool) -> None:
     """Copy what the state says into the flat tensors; what it does not say is zero."""
     resumed = False
     for index, (_, parameter) in enumerate(block.allotted):
@@ -306,7 +331,7 @@ def _fill(block: Block, state: State) -> None:
     lengths = [right - left for left, right in zip(block.borders, block.borders[1:], strict=False)]
     for window in block.windows.values():
         window.weigh(list(zip(lengths, weights, strict=True)))
-        if resumed and _mended(window, block.columns):
+        if resumed and not checked and _mended(window, block.columns):
             complete = all("window" in state.get(p, {}) for _, p in block.members)
             if complete:
                 warnings.warn(_MENDED, stacklevel=2)
