@@ -134,4 +134,4 @@ def test_reference_imports_nothing_from_the_fast_path():
         if isinstance(node, ast.Import | ast.ImportFrom)
         for name in ([node.module] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names])
     }
-    assert imported == {"collections.abc", "torch"}
+    assert imported == {"collections.abc", "math", "torch"}

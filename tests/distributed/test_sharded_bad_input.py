@@ -255,7 +255,7 @@ def loads_other_numbers():
     _, optimizer = trained()
     state = optimizer.state_dict()
     if odd():
-        state["state"][0]["gram"] = state["state"][0]["gram"] + 1
+        state["state"][0]["skipped"] = state["state"][0]["skipped"] + 1
     optimizer.load_state_dict(state)
 
 

@@ -218,7 +218,9 @@ def step_times(**ms):
 
 def timed(sgd, ratios):
     """What the benchmark writes; baselines' own times are from later rounds, and not what counts."""
-    times = {"SGD": {"median_ms": sgd}, **{name: {"median_ms": 9.9} for name in ratios}}
+    medians = {"SGD": sgd, **dict.fromkeys(ratios, 9.9)}
+    keys = ("median_ms", "mean_ms", "low_ms", "high_ms")
+    times = {name: {**dict.fromkeys(keys, median), "calls": 10} for name, median in medians.items()}
     return {"times": times, "over_SGD": ratios}
 
 
@@ -305,10 +307,16 @@ def test_minima_and_times():
 
 
 def bench_folder(folder, sgd, **ratios):
-    case = {"case": "training_lstm-512-bf16_eager", "kind": "training", "status": "done"}
+    case = {
+        "case": "training_lstm-512-bf16_eager",
+        "kind": "training",
+        "status": "done",
+        "options": {},
+        "device": "cuda",
+    }
     result = {"model": "lstm-512-bf16", "mode": "eager", **timed(sgd, ratios)}
     folder.mkdir()
-    (folder / "training.json").write_text(json.dumps({**case, "result": result}))
+    (folder / "training.json").write_text(json.dumps({**case, "device": "cuda", "result": result}))
     return folder
 
 
@@ -452,7 +460,8 @@ def test_runs_of_other_choices_are_not_taken_for_these(tmp_path):
     (task, *_) = changed.first(settings)
     assert dict(task.settings) == {"batch": 256, "weight_drop": 0, "l2": 1e-6}
     setup = numbers_of(class_with(task.problem, task.settings))
-    record = {"key": task.key, **asdict(task), "status": "done", "setup": setup, "curve": []}
+    record = {"key": task.key, **asdict(task), "status": "done", "setup": setup, "metric": "loss"}
+    record["curve"] = [{"step": 1, "seconds": 1.0, "loss": 1.0}]
     Results(tmp_path / "results.jsonl").append(record)
     assert changed.first(settings)
     with pytest.raises(ValueError, match=r"weight_drop 0, l2 1e-06 there, batch 256 asked for\); give another folder"):
