@@ -181,7 +181,7 @@ class FrontEnd:
         return {**state_dict, "state": state, "param_groups": groups}
 
     def after_load(self) -> None:
-        """Load the whitening's state, once all optimizers have loaded theirs."""
+        """Load the whitening's state, once all optimizers have loaded their states."""
         if len(self.loaded) < len(self.optimizers):
             return
         whole, self.waiting = self._put_together(), {}
