@@ -53,11 +53,16 @@ def gram_row(
 
 def gram_row_by_blocks(rows: Tensor, row: Tensor, scratch: "Scratch | None" = None) -> Tensor:
     """`gram_row` for one matrix; a block of rows is widened to float64 at a time."""
-    products = torch.zeros(rows.shape[0] + 1, dtype=torch.float64, device=rows.device)
     scratch = Scratch() if scratch is None else scratch
     if scratch.buffer is None:
         scratch.fit(rows)
     size, columns = rows.shape
+    if scratch.whole is not None:  # the window of a small model: its step is the time of calls like these
+        products, piece = scratch.whole.new_empty(size + 1), row.double()
+        torch.mv(scratch.whole.copy_(rows), piece, out=products[:-1])
+        products[-1] = torch.dot(piece, piece)
+        return products
+    products = torch.zeros(size + 1, dtype=torch.float64, device=rows.device)
     for left in range(0, columns, scratch.width):
         width = min(scratch.width, columns - left)
         piece = row.narrow(0, left, width).double()
@@ -122,9 +127,11 @@ class Scratch:
         buffer: float64, flat; None before `fit`.
         width: columns of a block.
         height: rows of a block.
+        whole: the buffer in the shape of the rows if one block holds them all, else None.
     """
 
     buffer: Tensor | None = None
+    whole: Tensor | None = None
     width = height = 1
 
     def fit(self, rows: Tensor) -> None:
@@ -138,6 +145,7 @@ class Scratch:
             self.width = max(1, min(columns, _GPU_BLOCK // size))
             self.height = min(size, max(1, _GPU_BLOCK // self.width))
         self.buffer = torch.empty(self.height * self.width, dtype=torch.float64, device=rows.device)
+        self.whole = self.buffer.view(size, columns) if self.height * self.width == rows.numel() else None
 
 
 class TorchBackend:
@@ -264,15 +272,16 @@ class HostBackend(TorchBackend):
             own, columns = (sums, None) if index is None else (sums[index], slice(*window.borders[index : index + 2]))
             accepted = accept is None or bool(accept[index] if accept.dim() else accept)
             filled = int(part.count)
-            if not accepted or not (filled > 0 or float(own[-1]) > 0):
+            square = own[-1]
+            if not accepted or not (filled > 0 or float(square) > 0):
                 continue
             slot = int(part.position)
             part.rows[slot].copy_(row if columns is None else row[columns])
             if carry is not None:
                 target, source = carry if columns is None else (carry[0][columns], carry[1][columns])
                 target.copy_(source)
-            entries = own[:-1].clone()
-            entries.select(0, slot).copy_(own[-1])
+            entries = own[:-1]  # the sums have served their purpose
+            entries[slot] = square
             part.gram.select(0, slot).copy_(entries)
             part.gram.select(1, slot).copy_(entries)
             for weights, beta in ((part.decay, betas[1]), (part.momentum, betas[0])):
