@@ -12,8 +12,17 @@ import scipy.linalg
 import torch
 
 import ggt_lab.cli.bench_command as command
-from ggt_lab.bench import case_runner, cpu_step, kernel_variants, optimizer_step, paper_step, timing, training_step
-from ggt_lab.bench.case_files import read_cases
+from ggt_lab.bench import (
+    case_runner,
+    cpu_step,
+    kernel_variants,
+    member_step,
+    optimizer_step,
+    paper_step,
+    timing,
+    training_step,
+)
+from ggt_lab.bench.case_files import case_flaw, read_cases
 from ggt_lab.bench.cases import KINDS, Case, cases
 from ggt_lab.bench.speed_summary import figures, promises, write_summary
 from ggt_lab.experiments.catalogue import experiment
@@ -166,6 +175,26 @@ def test_root_reports_its_error():
     G = torch.eye(3, dtype=torch.float64)[None]
     u = torch.ones(1, 3, dtype=torch.float64)
     assert kernel_variants.relative_error(G, 1.5 * u, u) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("model", member_step.MODELS)
+def test_members_are_compared_with_what_they_replace(model):
+    result = member_step.members(CPU, 1e9, model=model, rounds=2, block=1, tiny=True)
+    assert result["members"].keys() == member_step.PAIRS.keys()
+    made = {"status": "done", "kind": "members", "case": "members_x", "result": result}
+    line, *_ = figures([made])
+    assert line.against == "AdamW(fused=False, capturable=False)"
+    assert line.ratio == result["members"]["whiten(AdamW)"]["ratio"]
+    made |= {"options": {}, "device": "cpu"}
+    assert case_flaw(made) is case_flaw({**made, "kind": "cpu"}) is None
+    damaged = {**result, "members": {"GGT": {"ms": "fast"}}}
+    for kind in ("members", "cpu"):
+        assert "an object of members" in case_flaw({**made, "kind": kind, "result": damaged})
+
+
+def test_members_of_an_unknown_model():
+    with pytest.raises(ValueError, match="model must be one of gpt, lstm, small-gpt"):
+        member_step.members(CPU, 1e9, model="vgg")
 
 
 def test_cpu_figures():
@@ -341,6 +370,12 @@ def made_up(*, good):
             times = {name: timing.summarize([ratio]).as_dict() for name, ratio in {"SGD": 1.0, **ratios}.items()}
             result = {"model": model, "mode": mode, "times": times, "over_SGD": ratios}
             records.append(record(f"training_{model}_{mode}", "training", result))
+    for model in ("gpt", "lstm"):
+        found = {"replaces": "Muon", "ms": 1.0, "replaced_ms": 1.0}
+        targets = {"GGT polar": 1.05, "whiten(AdamW)": 1.10}
+        compared = {name: {**found, "ratio": target * over} for name, target in targets.items()}
+        result = {"model": model, "r": 20, "dtype": "bfloat16", "members": compared}
+        records.append(record(f"members_{model}", "members", result))
     for dtype in steps_dtypes():
         for scope, ms in (("model", 1.0), ("parameter", 2 * over)):
             result = {"d": 10, "r": 50, "dtype": dtype, "scope": scope, "floor_ms": 0.5}

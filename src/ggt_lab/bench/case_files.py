@@ -69,6 +69,14 @@ _MAYBE_TIMING = Kind(lambda value: not isinstance(value, dict) or _is_timing(val
 _PROFILE = Kind(
     lambda value: not isinstance(value, dict) or _NAMED_NUMBERS.test(value.get("us", {})), "a profile, or words"
 )
+_MEMBER = {"replaces": TEXT, "ms": POSITIVE, "replaced_ms": POSITIVE, "ratio": POSITIVE}
+_MEMBERS = Kind(
+    lambda value: (
+        isinstance(value, dict)
+        and all(isinstance(each, dict) and flaw(each, _MEMBER) is None for each in value.values())
+    ),
+    "an object of members, each with its times",
+)
 _STEP = {
     "d": AT_LEAST_1,
     "r": optional(AT_LEAST_1),
@@ -86,6 +94,7 @@ _RESULTS: Mapping[str, Mapping[str, Kind]] = {
     "baselines": _STEP,
     "paper": {"d": AT_LEAST_1, "r": AT_LEAST_1, "times": _TIMES},
     "training": {"model": TEXT, "mode": TEXT, "times": _TIMES, "over_SGD": _NAMED_NUMBERS},
+    "members": {"model": TEXT, "r": AT_LEAST_1, "dtype": TEXT, "members": _MEMBERS},
     "root": {"r": AT_LEAST_1, "batch": AT_LEAST_1},
     "kernels": {"d": AT_LEAST_1, "r": AT_LEAST_1, "dtype": TEXT, "floor_of_one_pass_ms": POSITIVE},
     "cpu": {"times": optional(_TIMES)},
@@ -127,6 +136,8 @@ def _flaw_of_kind(kind: str, result: Mapping[str, Any]) -> str | None:
         return f"its times have no {', '.join(untimed)}"
     if kind == "cpu" and "W v" in times:
         return flaw(result, {"d": AT_LEAST_1, "r": AT_LEAST_1, "dtype": TEXT}) or flaw(times, {"WT c": _TIMING})
+    if kind == "cpu" and "members" in result:
+        return flaw(result, _RESULTS["members"])
     best = [value for key, value in result.items() if kind == "kernels" and key.startswith("best ")]
     if not all(isinstance(each, dict) and POSITIVE.test(each.get("ms")) for each in best):
         return "not every best variant has a time"

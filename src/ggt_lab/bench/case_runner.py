@@ -20,6 +20,7 @@ import torch
 from ggt_lab.bench.cases import KINDS, Case, cases
 from ggt_lab.bench.cpu_step import cpu
 from ggt_lab.bench.kernel_variants import kernels, root
+from ggt_lab.bench.member_step import members
 from ggt_lab.bench.optimizer_step import NotInstalledError, step
 from ggt_lab.bench.paper_step import paper
 from ggt_lab.bench.timing import copy_bandwidth
@@ -36,6 +37,7 @@ MEASURES: dict[str, Callable[..., dict[str, Any]]] = {
     "baselines": step,
     "paper": paper,
     "training": training,
+    "members": members,
     "root": root,
     "kernels": kernels,
     "cpu": cpu,

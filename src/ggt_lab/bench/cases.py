@@ -9,7 +9,7 @@ from ggt_lab.problems.unknown_name import unknown
 
 __all__ = ["KINDS", "Case", "cases", "measuring_command"]
 
-KINDS = ("steps", "paper", "training", "scopes", "baselines", "root", "kernels", "cpu")
+KINDS = ("steps", "paper", "training", "members", "scopes", "baselines", "root", "kernels", "cpu")
 """The kinds of cases that ``--what`` may name. All kinds but cpu need a GPU at their full sizes."""
 
 GPU_BYTES = 120e9
@@ -107,6 +107,10 @@ def _training() -> list[Case]:
     ]
 
 
+def _members() -> list[Case]:
+    return [Case(f"members_{model}", "members", {"model": model}, promised=True) for model in ("gpt", "lstm")]
+
+
 def _scopes() -> list[Case]:
     return [
         Case(
@@ -151,6 +155,7 @@ def _cpu() -> list[Case]:
         Case("cpu_step_d300000_r100", "cpu", {"figure": "step", "d": 300_000, "r": 100}, promised=True),
         Case("cpu_step_d1000000_r100", "cpu", {"figure": "step", "d": 1_000_000, "r": 100}, promised=True),
         Case("cpu_memory_d4000000_r5", "cpu", {"figure": "memory", "d": 4_000_000, "r": 5}, promised=True),
+        Case("cpu_members", "cpu", {"figure": "members", "model": "small-gpt", "dtype": "float32"}),
         Case("cpu_torchzero_d300000_r100", "cpu", {"figure": "torchzero", "d": 300_000, "r": 100}),
         Case("cpu_bfloat16_d300000_r100", "cpu", {"figure": "step", "d": 300_000, "r": 100, "dtype": "bfloat16"}),
         Case(
@@ -166,6 +171,7 @@ _MAKERS = {
     "steps": _steps,
     "paper": _paper,
     "training": _training,
+    "members": _members,
     "scopes": _scopes,
     "baselines": _baselines,
     "root": _root,

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ggt_lab.bench.member_step import members
 from ggt_lab.bench.optimizer_step import NotInstalledError, make_optimizer
 from ggt_lab.bench.timing import interleaved, summarize
 from torch_ggt import GGT
@@ -43,18 +44,19 @@ def cpu(device: torch.device, bandwidth: float, *, figure: str, rounds: int = 15
 
     Args:
         device: the CPU; every kind of case has this argument.
-        bandwidth: bandwidth of a copy; every kind of case has this argument, and it is not needed here.
-        figure: "step", "torchzero", "growth" or "memory".
+        bandwidth: bandwidth of a copy; every kind of case has this argument, and no figure needs it.
+        figure: "step", "torchzero", "growth", "members" or "memory".
         rounds: the number of timed rounds.
         sizes: arguments of the figure.
     """
-    del device, bandwidth
     if figure == "memory":
         return memory(**sizes)
+    if figure == "members":
+        return members(device, bandwidth, **sizes, rounds=rounds)
     if figure == "growth":
         return _growth(**sizes, rounds=rounds)
     if figure not in ("step", "torchzero"):
-        raise ValueError(f"figure must be step, torchzero, growth or memory, got {figure!r}")
+        raise ValueError(f"figure must be step, torchzero, growth, members or memory, got {figure!r}")
     return _cost(**sizes, rounds=rounds, torchzero=figure == "torchzero")
 
 

@@ -91,6 +91,8 @@ def _lines(record: Record) -> list[Line]:
     }
     if kind in ("steps", "scopes", "baselines"):
         return _step_lines(record, about)
+    if "members" in result:
+        return _member_lines(result, about)
     if kind in ("paper", "training") or (kind == "cpu" and "times" in result):
         return _compared_lines(kind, result, about)
     if kind == "root":
@@ -164,6 +166,22 @@ def _compared_lines(kind: str, result: dict[str, Any], about: dict[str, str]) ->
     return lines
 
 
+def _member_lines(result: dict[str, Any], about: dict[str, str]) -> list[Line]:
+    """Each member, compared with the optimizer that it would replace."""
+    words = f"training step of {result['model']}, r = {result['r']}, {result['dtype']}: "
+    return [
+        Line(
+            what=words + name,
+            figure_ms=found["ms"],
+            floor_ms=found["replaced_ms"],
+            ratio=found["ratio"],
+            against=found["replaces"],
+            **about,
+        )
+        for name, found in result["members"].items()
+    ]
+
+
 def promises(records: Sequence[Record]) -> list[Promise]:
     """The promises about speed, each with its target and the measured figure."""
     by_name = {record["case"]: record["result"] for record in records if record.get("status") == "done"}
@@ -194,6 +212,10 @@ def promises(records: Sequence[Record]) -> list[Promise]:
                 for mode in ("eager", "captured"):
                     words = f"training step over a training step with SGD, {name}, r = {r}, {dtype}, {mode}"
                     add(words, f"training_{model}_{mode}", ["over_SGD", f"GGT r={r} {dtype}"], bound)
+    for model in ("gpt", "lstm"):
+        for name, target in (("GGT polar", 1.05), ("whiten(AdamW)", 1.10)):
+            words = f"training step of {name} over the optimizer that it replaces, {model}, r = 20, bfloat16"
+            add(words, f"members_{model}", ["members", name, "ratio"], target)
     for dtype in ("float32", "bfloat16"):
         single = _figure(by_name.get(f"scope_model_gpt_r50_{dtype}"), ["eager", "median_ms"])
         case = f"scope_parameter_gpt_r50_{dtype}"

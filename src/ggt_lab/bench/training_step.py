@@ -17,7 +17,7 @@ from ggt_lab.problems.text_problems import PTBCharacters
 from ggt_lab.runs.training_loop import loss_gradients
 from torch_ggt import GGT
 
-__all__ = ["BASELINES", "CONTENDERS", "MODELS", "training"]
+__all__ = ["BASELINES", "CONTENDERS", "MODELS", "fresh_lstm", "training", "training_step"]
 
 _VOCABULARY = 50
 
@@ -174,7 +174,7 @@ def training(
             optimizer = GGT(network.parameters(), capturable=mode == "captured", **options)
         else:
             optimizer = torch.optim.SGD(network.parameters(), lr=1e-3, momentum=0.9, fused=True)
-        step = _training_step(optimizer, loss)
+        step = training_step(optimizer, loss)
         for _ in range(options.get("window", 0) + 2):
             step()
         if mode == "captured":
@@ -212,6 +212,11 @@ def _over_sgd(times: Mapping[str, list[float]]) -> dict[str, Timing]:
     }
 
 
+def fresh_lstm(*, tiny: bool, device: torch.device) -> tuple[nn.Module, Callable[[], Tensor]]:
+    """The paper's LSTM, and the function whose gradient is taken; alike in every call."""
+    return _fresh("lstm", tiny=tiny, device=device)
+
+
 def _fresh(model: str, *, tiny: bool, device: torch.device) -> tuple[nn.Module, Callable[[], Tensor]]:
     torch.manual_seed(0)
     return _make(model, tiny=tiny, device=device)
@@ -233,7 +238,7 @@ def _baselines(
         if isinstance(made, str):
             reasons[name] = made
             continue
-        step = _training_step(made, loss)
+        step = training_step(made, loss)
         error = attempt(step)
         if error is None:
             calls[name] = step
@@ -242,7 +247,7 @@ def _baselines(
     return calls, reasons
 
 
-def _training_step(optimizer: torch.optim.Optimizer, loss: Callable[[], Tensor]) -> Callable[[], object]:
+def training_step(optimizer: torch.optim.Optimizer, loss: Callable[[], Tensor]) -> Callable[[], object]:
     """One training step as a function: not `training_steps`, for a timer or a CUDA graph calls the bare step."""
     take_gradients = loss_gradients(optimizer, loss)
 

@@ -21,7 +21,7 @@ class BenchCommand:
     """Measure what a step costs here: time, memory, launches, against the floor and other optimizers. Resumable."""
 
     what: tuple[str, ...] = ()
-    """Of steps, paper, training, scopes, baselines, root, kernels, cpu; by default all that this machine can."""
+    """Of steps, paper, training, members, scopes, baselines, root, kernels, cpu; by default all that it can here."""
     device: str | None = None
     """cuda or cpu; cuda where there is one."""
     quick: bool = False
