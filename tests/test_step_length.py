@@ -142,7 +142,7 @@ def nearly_collinear(d, number, size, seed):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("adjust_lr_fn", ["original", "mean", "match_rms_adamw", "keep_norm"])
 def test_without_jitter_a_step_is_no_longer_than_promised(dtype, adjust_lr_fn):
-    """The Gram matrix of such rows is singular to rounding. Without the cut, one step in ten is up to 2.2 times as long."""
+    """The Gram matrix of such rows is singular to rounding. Without the cut, some steps are 1.5 times as long."""
     for seed, size in enumerate((1e-8, 2e-8, 4e-8, 6e-8, 8e-8, 1e-7, 2e-7)):
         for window, d in ((2, 20_000), (3, 5), (6, 12)):
             gradients = nearly_collinear(d, window + 2, size, seed)
@@ -179,7 +179,9 @@ def test_float32_rows_with_little_jitter_make_the_step_of_float64_sums(jitter, s
     for window, d in ((3, 12), (20, 500)):
         found = []
         for dtype in (torch.float32, torch.float64):
-            parameter, optimizer = single(d, betas=(0.0, 1.0), eps=0.0, window=window, window_dtype=dtype, jitter=jitter)
+            parameter, optimizer = single(
+                d, betas=(0.0, 1.0), eps=0.0, window=window, window_dtype=dtype, jitter=jitter
+            )
             for _ in lengths(parameter, optimizer, nearly_collinear(d, window + 2, size, 3)):
                 pass
             found.append(parameter.detach().double())

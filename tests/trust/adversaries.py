@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import mpmath as mp
 import torch
-from oracle import Matrix, exact, norm, standstill
+from oracle import RIDGE, Matrix, exact, norm, standstill
 from torch import nn
 
 from torch_ggt import GGT
@@ -234,6 +234,7 @@ def tolerance(step, rows, options):
     ==================  ===============================================================================================
     the r × r function  float64 knows M to r·2⁻⁵² of its trace, and the smallest eigenvalue that matters is ``floor``
     Cholesky's nodes    1e-7, and 1e-9 for float64 rows
+    the share of noise  with shrinkage="auto"; float64 knows it to r·2⁻⁵² over the ridge of 1e-10
     adding up           numbers of size ``mass``, rounded to float32 for float32 rows; a product that would lose more
                         than 1e-3 of the step is made in float64
     the step            is rounded once, to float32 or float64
@@ -248,7 +249,8 @@ def tolerance(step, rows, options):
     if rows == torch.bfloat16:
         added = float(step.mass) * size * 2.0**-52
     once = float(norm(step.u)) * (2.0**-52 if wide else 2.0**-23)
-    return (spread + nodes) * promise + min(added, 2e-3 * float(norm(step.u)) + added * 2.0**-24) + once
+    share = size * 2.0**-52 / float(RIDGE) if options["shrinkage"] == "auto" else 0.0
+    return (spread + nodes + share) * promise + min(added, 2e-3 * float(norm(step.u)) + added * 2.0**-24) + once
 
 
 class Beside:

@@ -8,6 +8,7 @@ files        damages
 kills        kills
 endurance    steps of each member
 adversaries  generated cases
+peers        damages of each kind, for each peer
 ===========  =======================================
 """
 
@@ -84,7 +85,13 @@ def adversaries(number):
     }
 
 
-WORK = {"states": states, "files": files, "kills": kills, "endurance": endurance, "adversaries": adversaries}
+def peers(number):
+    from peers import compare, versions
+
+    return {"versions": versions(), "damages of each kind": number, "outcomes": compare(number)}
+
+
+WORK = {work.__name__: work for work in (states, files, kills, endurance, adversaries, peers)}
 
 if __name__ == "__main__":
     torch.set_num_threads(1)

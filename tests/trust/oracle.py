@@ -154,11 +154,11 @@ def inverse_root(moment, a, eps, delta):
     largest = max([abs(value) for value in values] + [mp.mpf(0)])
     result, floor = [mp.mpf(0)] * len(a), mp.inf
     for index, value in enumerate(values):
-        value = max(value, mp.mpf(0)) if value > largest * mp.mpf(10) ** (15 - mp.mp.dps) else mp.mpf(0)
-        if value + delta == 0:
+        shifted = delta + (value if value > largest * mp.mpf(10) ** (15 - mp.mp.dps) else 0)
+        if shifted == 0:
             continue  # G times this vector is zero
         direction = [vectors[i, index] for i in range(len(a))]
-        gain = dot(direction, a) / (mp.sqrt(value + delta) + eps)
+        gain = dot(direction, a) / (mp.sqrt(shifted) + eps)
         result = [x + gain * y for x, y in zip(result, direction, strict=True)]
-        floor = min(floor, value + delta)
+        floor = min(floor, shifted)
     return result, floor
