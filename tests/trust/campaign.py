@@ -9,6 +9,7 @@ kills        kills
 endurance    steps of each member
 adversaries  generated cases
 peers        damages of each kind, for each peer
+cost         repetitions of each measurement
 ===========  =======================================
 """
 
@@ -91,7 +92,13 @@ def peers(number):
     return {"versions": versions(), "damages of each kind": number, "outcomes": compare(number)}
 
 
-WORK = {work.__name__: work for work in (states, files, kills, endurance, adversaries, peers)}
+def cost(repetitions):
+    from cost import of_a_step, of_loading
+
+    return {"a step": of_a_step(repetitions), "loading": of_loading(repetitions)}
+
+
+WORK = {work.__name__: work for work in (states, files, kills, endurance, adversaries, peers, cost)}
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
