@@ -89,7 +89,12 @@ def expand(
             expand(rows[:, part], coefficients[index], gram[index], out[part], wide=wide)
     elif rows.dtype == torch.float64:
         torch.mv(rows.t(), coefficients, out=out)
-    elif wide or rows.dtype != torch.float32 or rows.device.type != "cpu" or _is_large(coefficients):
+    elif (
+        wide
+        or rows.dtype != torch.float32
+        or rows.device.type != "cpu"
+        or max(map(abs, coefficients.tolist())) > _LARGEST
+    ):
         expand_by_blocks(rows, coefficients, out)
     else:
         # One plain product with rounded coefficients. Rows that are nearly collinear come with large coefficients of
@@ -102,10 +107,6 @@ def expand(
         if error > _ROUNDING**2 * whole:
             out.addmv_(rows.t(), lost.float())
     return out
-
-
-def _is_large(coefficients: Tensor) -> bool:
-    return max(map(abs, coefficients.tolist())) > _LARGEST
 
 
 def expand_by_blocks(rows: Tensor, coefficients: Tensor, out: Tensor) -> None:
