@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 BENCH_READY := $(VENV)/.bench-ready
 
-.PHONY: demo test soak lint format bench package clean help
+.PHONY: demo test soak lint format bench package audit clean help
 
 help:             ## list the targets
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## */\t/' | expand -t 12
@@ -36,6 +36,12 @@ bench: $(BENCH_READY)  ## CPU cost of a step, beside the bare products and torch
 
 package: $(READY) ## build the wheel and the source archive, and use the wheel in empty environments
 	@$(BIN)/python tools/check_package.py
+
+audit: $(READY)   ## is what is installed what was pinned, and does an advisory name it? The second needs a network
+	@$(BIN)/python tools/check_installed.py
+	@$(PYTHON) -m venv $(VENV)/audit && $(VENV)/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit \
+	  || { echo "No advisory was looked for: pip-audit could not be installed."; exit 1; }
+	@$(VENV)/audit/bin/pip-audit --requirement constraints.txt --no-deps --disable-pip
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "torch-ggt needs Python 3.11 or newer; set PYTHON=/path/to/python3.11")'

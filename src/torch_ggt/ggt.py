@@ -54,7 +54,9 @@ class GGT(FullMatrixOptimizer):
         sgd_scale: ≥ 0, adds sgd_scale·v to the preconditioned step: the paper's interpolation with SGD. It gives up
             the bound on the length of the step and the invariance to the scale of the loss.
         jitter: δ = jitter·tr(GᵀG)/r, the paper's numerical safeguard: 0, or from 1e-10 to 1. After a gradient spike of
-            relative size S the steps are short, about min(1, √(window/jitter)/S), until it has left the window.
+            relative size S the steps are short, about min(1, √(window/jitter)/S), until it has left the window. Less
+            than 1e-6 costs time on a CPU: rows of float32 are then added up in float64. With 0, a step that rounding
+            makes too long is cut to the length that is promised, which needs its length over all ranks.
         shrinkage: q: whiten by (1 - q)·M + q·tr(M)·I instead of M = GᵀG. 0 is the paper; 1 leaves the direction as
             it is; "auto" takes the share of noise in the window (`torch_ggt.shrinkage.noise_share`).
         nesterov: precondition the look-ahead g + β₁v.

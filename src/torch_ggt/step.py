@@ -38,6 +38,8 @@ __all__ = ["FullMatrixOptimizer", "advance"]
 # Relative accuracy of the Cholesky solver, by the dtype of the rows it will be multiplied with.
 _TOLERANCE = {torch.float64: 1e-11}
 _DEFAULT_TOLERANCE = 1e-8
+# Below this jitter, nearly collinear rows come with coefficients that are too large for sums in float32.
+_SAFE_JITTER = 1e-6
 # No step is longer than this before lr: gradients near the end of float32 must not carry the parameters beyond it.
 _LONGEST = 1e18
 
@@ -74,7 +76,7 @@ def advance(blocks: list[Block], columns: Columns, refused: Callable[..., bool])
         taken = taken.to(block.row.device)
         newest = push(block, taken)
         c = solve(block, block.rule.target(block, newest))
-        if block.descends and block.backend.descend(block, c, taken):
+        if block.descends and block.longest is None and block.backend.descend(block, c, taken):
             continue  # u was made and applied in one pass
         expand(block, c, taken)
         if block.finishes:
@@ -119,26 +121,34 @@ def solve(block: Block, a: Tensor) -> Tensor:
         c = block.backend.coefficients(block.window, a, eps=options["eps"], **block.how)
     else:
         c = block.rule.solve(block, a)
+    # Without jitter, rounding decides how long the step is in directions in which the window is nearly singular.
+    bounded = options["jitter"] == 0 and options["sgd_scale"] == 0 and block.rule.solve is None
+    block.longest = a.norm(dim=-1) if bounded else None
     if options["sgd_scale"] != 0:
         c = c + options["sgd_scale"] * a
     scale = options["adjust_lr_fn"]
-    if scale == "mean" or (scale == "match_rms_adamw" and block.finishes):  # a finish sees to the length itself
-        c = c.mul_(block.window.decay.square().sum(-1, keepdim=True).sqrt_())
-    elif scale == "match_rms_adamw":
-        c = c.mul_(block.rms_scale)
-    elif scale == "keep_norm":
-        longer = (block.window.squared_norm(a) / block.window.squared_norm(c)).sqrt_()
+    if scale == "keep_norm":
+        length = block.window.squared_norm(a)
+        longer = (length / block.window.squared_norm(c)).sqrt_()
         c = c.mul_(longer.nan_to_num_(0.0)[..., None])  # 0/0 where no row was taken
+        block.longest = length.sqrt_() if bounded else None
+    elif scale != "original":
+        mean = scale == "mean" or block.finishes  # a finish sees to the length itself
+        factor = block.window.decay.square().sum(-1, keepdim=True).sqrt_() if mean else block.rms_scale
+        c = c.mul_(factor)
+        block.longest = block.longest * factor.squeeze(-1) if block.longest is not None else None
     if options["sgd_scale"] != 0 or scale == "keep_norm":  # these promise no length
-        length = block.window.squared_norm(c).sqrt_()
-        c = c * (_LONGEST / length).clamp_(max=1.0).nan_to_num_(0.0)[..., None]
+        c = c * (_LONGEST / block.window.squared_norm(c).sqrt_()).clamp_(max=1.0).nan_to_num_(0.0)[..., None]
     return c
 
 
 def expand(block: Block, c: Tensor, taken: Tensor) -> None:
     """u = G c, flat, over the row that is no longer needed."""
     window = block.window
-    step = block.backend.expand(window.rows, window.decay * c, window.gram, block.row, window.borders)
+    wide = block.options["jitter"] < _SAFE_JITTER
+    step = block.backend.expand(window.rows, window.decay * c, window.gram, block.row, window.borders, wide=wide)
+    if block.longest is not None:
+        window.shorten(step, block.longest, block.columns.total)
     if block.rule.follow is not None:
         block.zero_missing()  # a parameter without a gradient makes no step
         block.row.copy_(block.rule.follow(block, step, taken))

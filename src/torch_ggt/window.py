@@ -10,7 +10,7 @@ dimension, one entry for each matrix, and one call serves them all.
 
 import copy
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -194,6 +194,16 @@ class Window:
     def expand(self, coefficients: Tensor, out: Tensor) -> Tensor:
         """G c = Wᵀ D c into ``out`` (d,), for float64 coefficients c (..., r)."""
         return self.backend.expand(self.rows, self.decay * coefficients, self.gram, out, self.borders)
+
+    def shorten(self, step: Tensor, longest: Tensor, total: Callable[[Tensor], Tensor]) -> None:
+        """Scale the flat ``step`` of each matrix, in place, so that it is no longer than ``longest`` (...).
+
+        ``total`` sums over all ranks that hold columns.
+        """
+        squares = total(self._weighed(self.backend.measure(step[None], step, self.runs)))[..., -1]
+        factors = (longest / squares.sqrt()).nan_to_num_(1.0).clamp_(max=1.0)
+        pieces = [step] if self.borders is None else [step[part] for part in column_slices(self.borders)]
+        torch._foreach_mul_(pieces, factors.reshape(-1).unbind())
 
     def singular_values(self) -> Tensor:
         """The singular values of G, descending, shape (..., r), float64."""

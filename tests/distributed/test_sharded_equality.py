@@ -13,6 +13,7 @@ from torch.distributed.fsdp import fully_shard
 
 from torch_ggt import GGT
 from torch_ggt.distributed import gathering
+from torch_ggt.window import Window
 
 STEPS, MANY = 100, 500
 BOUND = {torch.float64: 1e-9, torch.float32: 1e-4}
@@ -244,6 +245,29 @@ def train_one_row(mode):
             optimizer.step()
         found.append(whole_parameters(model)["weight"])
     return found
+
+
+def lengths_without_jitter(alone):
+    """The lengths of steps that only the cut of `Window.shorten` keeps at one; every rank adds its part of a step."""
+    generator = torch.Generator().manual_seed(4)
+    base, found = torch.randn(40, 500, generator=generator).double(), []
+    parameter = nn.Parameter(torch.zeros_like(base))
+    options = {"window": 2, "jitter": 0.0, "eps": 0.0, "betas": (0.0, 1.0), "adjust_lr_fn": "original"}
+    optimizer = GGT([parameter], lr=1.0, process_group=None if alone else dist.group.WORLD, **options)
+    for _ in range(30):
+        parameter.data.zero_()
+        parameter.grad = base + 5e-8 * torch.randn(base.shape, generator=generator)
+        optimizer.step()
+        found.append(float(parameter.detach().norm()))
+    return found
+
+
+def test_without_jitter_the_length_of_a_step_is_that_over_all_ranks(monkeypatch):
+    for found in on_ranks(2, lengths_without_jitter, False):
+        assert max(found) <= 1 + 1e-12
+        assert max(found) > 1 - 1e-9  # some steps were cut
+    monkeypatch.setattr(Window, "shorten", lambda *given: None)
+    assert max(lengths_without_jitter(True)) > 1.01
 
 
 @pytest.mark.parametrize("mode", ["ddp", "fsdp"])

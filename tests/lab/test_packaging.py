@@ -2,12 +2,17 @@
 
 import importlib.metadata
 import re
+import sys
 import tomllib
 from pathlib import Path
 
 from packaging.requirements import Requirement
 
 from ggt_lab.cli.commands import _EXTRAS
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
+
+import check_installed
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -55,3 +60,27 @@ def test_the_command_knows_which_extra_brings_a_package():
     for extra in ("lab", "bench"):
         names = {Requirement(words).name for words in PROJECT["optional-dependencies"][extra]}
         assert {IMPORTED_AS.get(name, name) for name in names} == {name for name, by in _EXTRAS.items() if by == extra}
+
+
+def test_a_version_that_is_not_the_pinned_one_is_told():
+    wanted = check_installed.pinned(ROOT / "constraints.txt")
+    told = check_installed.version_problem
+    assert told("torch", "2.13.0+cpu", wanted) is None  # a build of the version
+    assert "names 2.13.0" in told("torch", "2.12.0", wanted)
+    assert "does not name it" in told("surprise", "1.0", wanted)
+    assert "does not name it" in told("pip-extra", "1.0", wanted)
+
+
+def test_a_file_that_was_changed_after_its_installation_is_told(tmp_path):
+    module, info = tmp_path / "small.py", tmp_path / "small-1.0.dist-info"
+    module.write_bytes(b"x = 1\n")
+    info.mkdir()
+    (info / "METADATA").write_text("Name: small\nVersion: 1.0\n")
+    digest = "nia_NpkRxFwkPGhBR7I_yeHc_PJX0pmhxjIBam_NM_Q"
+    (info / "RECORD").write_text(f"small.py,sha256={digest},6\nsmall-1.0.dist-info/RECORD,,\n")
+    small = importlib.metadata.PathDistribution(info)
+    assert check_installed.changed_files(small) == []
+    module.write_bytes(b"x = 2\n")
+    assert "is not the file that was installed" in check_installed.changed_files(small)[0]
+    module.unlink()
+    assert "is missing" in check_installed.changed_files(small)[0]

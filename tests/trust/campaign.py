@@ -1,10 +1,21 @@
-"""The long campaign, with counts: ``python tests/trust/campaign.py states OUT.json 2`` (or ``files``, or ``kills``).
+"""The long campaign, with counts: ``python tests/trust/campaign.py states OUT.json 2``.
 
-The last number says how much is done: seeds for each member and operator, damages, or kills.
+The first word says what is done, and the number says how much of it:
+
+===========  =======================================
+states       seeds for each member and operator
+files        damages
+kills        kills
+endurance    steps of each member
+adversaries  generated cases
+peers        damages of each kind, for each peer
+cost         repetitions of each measurement
+===========  =======================================
 """
 
 import json
 import platform
+import random
 import sys
 import tempfile
 from collections import Counter
@@ -45,10 +56,54 @@ def kills(number):
     return {"kills": number, "outcomes": dict(found)}
 
 
+def endurance(steps):
+    from endurance import MEMBERS, endure
+
+    return {name: endure(name, steps) for name in MEMBERS}
+
+
+def adversaries(number):
+    from adversaries import EDITS, STREAMS, generate, violations
+
+    kinds, worst, broken, steps = Counter(), {}, {}, 0
+    for seed in range(number):
+        case = generate(random.Random(seed))
+        found, notes = violations(case)
+        kinds[case.kind] += 1
+        steps += len(case.events)
+        for name, value in notes:
+            worst[name] = max(value, worst.get(name, 0.0))
+        if found:
+            broken[seed] = found
+            print(f"seed {seed}: {found}\n{case}")
+    return {
+        "cases": number,
+        "steps": steps,
+        "violations": broken,
+        "kinds of gradients": {kind: kinds[kind] for kind in STREAMS},
+        "options edited in mid-run": list(EDITS),
+        "worst": dict(sorted(worst.items())),
+    }
+
+
+def peers(number):
+    from peers import compare, versions
+
+    return {"versions": versions(), "damages of each kind": number, "outcomes": compare(number)}
+
+
+def cost(repetitions):
+    from cost import of_a_step, of_loading
+
+    return {"a step": of_a_step(repetitions), "loading": of_loading(repetitions)}
+
+
+WORK = {work.__name__: work for work in (states, files, kills, endurance, adversaries, peers, cost)}
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     what, target, amount = sys.argv[1:]
     found = {"torch": torch.__version__, "python": platform.python_version()}
-    found |= {"states": states, "files": files, "kills": kills}[what](int(amount))
+    found |= WORK[what](int(amount))
     Path(target).write_text(json.dumps(found, indent=1) + "\n")
     print({key: value for key, value in found.items() if key != "by operator"})

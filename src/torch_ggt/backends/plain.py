@@ -76,18 +76,30 @@ def gram_row_by_blocks(rows: Tensor, row: Tensor, scratch: "Scratch | None" = No
 
 
 def expand(
-    rows: Tensor, coefficients: Tensor, gram: Tensor, out: Tensor, borders: Sequence[int] | None = None
+    rows: Tensor,
+    coefficients: Tensor,
+    gram: Tensor,
+    out: Tensor,
+    borders: Sequence[int] | None = None,
+    *,
+    wide: bool = False,
 ) -> Tensor:
     """Wᵀ c into ``out`` (d,), for float64 coefficients c (r,); ``gram`` is W Wᵀ.
 
-    With ``borders`` c is (B, r) and ``gram`` (B, r, r); columns before the first border are left alone.
+    With ``borders`` c is (B, r) and ``gram`` (B, r, r); columns before the first border are left alone. ``wide`` asks
+    for sums in float64 whatever the rows are.
     """
     if borders is not None:
         for index, part in enumerate(column_slices(borders)):
-            expand(rows[:, part], coefficients[index], gram[index], out[part])
+            expand(rows[:, part], coefficients[index], gram[index], out[part], wide=wide)
     elif rows.dtype == torch.float64:
         torch.mv(rows.t(), coefficients, out=out)
-    elif rows.dtype != torch.float32 or rows.device.type != "cpu" or max(map(abs, coefficients.tolist())) > _LARGEST:
+    elif (
+        wide
+        or rows.dtype != torch.float32
+        or rows.device.type != "cpu"
+        or max(map(abs, coefficients.tolist())) > _LARGEST
+    ):
         expand_by_blocks(rows, coefficients, out)
     else:
         # One plain product with rounded coefficients. Rows that are nearly collinear come with large coefficients of

@@ -4,10 +4,11 @@ It happens when state is made or loaded, and never in a steady step. A rank that
 ranks raise, and no rank waits for another.
 """
 
+import contextlib
 import hashlib
 import math
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor
 from torch_ggt.distributed.owners import Box
 from torch_ggt.distributed.pieces import Piece
 
-__all__ = ["Claim", "agree", "digest"]
+__all__ = ["Claim", "agree", "digest", "waiting"]
 
 
 class Claim(NamedTuple):
@@ -26,6 +27,27 @@ class Claim(NamedTuple):
     options: Any  #: What must be equal on all ranks.
     parameters: Sequence[tuple[str, Tensor]] = ()  #: The parameters with their names, in order.
     gradients: Sequence[tuple[str, bool]] = ()  #: The names of parameters, and whether each has a gradient.
+
+
+@contextlib.contextmanager
+def waiting(group: Any, what: str) -> Iterator[None]:  # noqa: ANN401 - a ProcessGroup
+    """Add to an error of torch.distributed which rank this is, and in what it was left alone."""
+    try:
+        yield
+    except RuntimeError as error:
+        error.add_note(
+            f"GGT: rank {dist.get_rank(group)} of {dist.get_world_size(group)} was in {what}, which every rank must "
+            "join, and another rank has failed, has ended, or does something else. Look for the first error of the "
+            "other ranks; docs/distributed.md says which calls all ranks must make."
+        )
+        raise
+
+
+def _meet(group: Any) -> None:  # noqa: ANN401 - a ProcessGroup
+    """With gloo, wait for all ranks in a way that names those that do not come."""
+    if dist.get_backend(group) == "gloo":
+        timeout = group._get_backend(torch.device("cpu")).options._timeout  # the barrier has a default of its own
+        dist.monitored_barrier(group, timeout=timeout, wait_all_ranks=True)
 
 
 def agree(group: Any, claim: Callable[[], Claim], piece_of: Callable[[Tensor], Piece]) -> dict[Tensor, list[Box]]:  # noqa: ANN401
@@ -43,7 +65,9 @@ def agree(group: Any, claim: Callable[[], Claim], piece_of: Callable[[Tensor], P
     mine = {"error": words, "options": given.options, "gradients": list(given.gradients), "parameters": parameters}
     # The claims of a thousand ranks are long, and mostly equal. So ranks compare hashes first.
     fingerprint = hashlib.sha256(repr(mine).encode()).digest()
-    everyone = _gathered(group, (fingerprint, [(piece.offsets, piece.sizes) for _, _, piece in held]))
+    with waiting(group, "the exchange when state is made or loaded"):
+        _meet(group)
+        everyone = _gathered(group, (fingerprint, [(piece.offsets, piece.sizes) for _, _, piece in held]))
     if any(theirs != everyone[0][0] for theirs, _ in everyone) or error is not None:
         claims = _gathered(group, mine)
         if error is not None:

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from torch_ggt.distributed.agreement import Claim, agree
+from torch_ggt.distributed.agreement import Claim, agree, waiting
 from torch_ggt.distributed.gathering import Gathering
 from torch_ggt.distributed.owners import Box, Owners
 from torch_ggt.distributed.pieces import Piece, is_dtensor, piece_of_dtensor, slice_of, whole
@@ -149,7 +149,8 @@ class Sharded(Local):
         _check_alive(self.group)
         total = partial.clone()
         self._given.append(total)  # `gathering` says why
-        dist.all_reduce(total, group=self.group)
+        with waiting(self.group, "a sum over all ranks"):
+            dist.all_reduce(total, group=self.group)
         return total
 
     def changed(self, length: int, device: torch.device) -> None:
@@ -184,19 +185,22 @@ class Sharded(Local):
 
     def bring(self, block: Any, places: Sequence[int]) -> dict[int, Tensor]:  # noqa: ANN401 - a Block
         """The whole steps that this rank finishes."""
-        return self._owners.bring(block, places, [self._boxes[block.parameters[place]] for place in places])
+        with waiting(self.group, "the exchange of steps that are finished as a whole"):
+            return self._owners.bring(block, places, [self._boxes[block.parameters[place]] for place in places])
 
     def give_back(self, block: Any, places: Sequence[int], steps: dict[int, Tensor]) -> None:  # noqa: ANN401
         """Send the finished steps to all ranks that hold a part of them."""
         boxes = [self._boxes[block.parameters[place]] for place in places]
-        self._owners.give_back(block, places, boxes, steps)
+        with waiting(self.group, "the exchange of steps that are finished as a whole"):
+            self._owners.give_back(block, places, boxes, steps)
 
     def share(self, blocks: Sequence[Any]) -> None:
         """Gather the parts of plain tensors that we split; autograd is told of the shards that we changed."""
         changed = [block.sink.changed(p) for block in blocks for _, p in block.allotted if p.grad is not None]
         increment_version([tensor for tensor in changed if is_dtensor(tensor)])
         if self.split and self.ranks > 1:
-            self._gathering.share([tensor for tensor in changed if not is_dtensor(tensor)])
+            with waiting(self.group, "the exchange of changed parameters (they may differ between ranks now)"):
+                self._gathering.share([tensor for tensor in changed if not is_dtensor(tensor)])
 
 
 Columns = Local

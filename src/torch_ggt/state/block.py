@@ -73,6 +73,7 @@ class Block:
         rms_scale: 0.2·√(elements of the matrix): the factor of adjust_lr_fn="match_rms_adamw".
         sums, carry, pending, active, complete: of the step that is under way; see `backends.plain`.
         how: of the step that is under way, the jitter, solver and tolerance of its r × r functions.
+        longest: the length that the step under way may have at most, where rounding could make it longer; else None.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class Block:
         self.active: Tensor | None = None
         self.complete = True
         self.how: dict[str, Any] = {}
+        self.longest: Tensor | None = None
 
     # ---- making ----------------------------------------------------------------------------------------------------
 

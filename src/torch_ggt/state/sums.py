@@ -23,7 +23,7 @@ from torch_ggt.distributed.agreement import digest
 __all__ = ["SUMS_KEY", "salt_of", "sums_of"]
 
 SUMS_KEY = "sums"
-_CHUNK = 2**15  # elements whose sums are made together: they stay in the cache
+_CHUNK = 2**16  # elements whose sums are made together: they stay in the cache
 
 
 def salt_of(place: int, places: Sequence[int], small: dict[str, Tensor]) -> int:

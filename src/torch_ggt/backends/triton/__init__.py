@@ -75,9 +75,15 @@ class TritonBackend(TorchBackend):
 
     @staticmethod
     def expand(
-        rows: Tensor, coefficients: Tensor, gram: Tensor, out: Tensor, borders: Sequence[int] | None = None
+        rows: Tensor,
+        coefficients: Tensor,
+        gram: Tensor,
+        out: Tensor,
+        borders: Sequence[int] | None = None,
+        *,
+        wide: bool = True,
     ) -> Tensor:
-        """As `plain.expand`."""
+        """As `plain.expand`; all sums are in float64."""
         return passes.expand(rows, coefficients.view(-1, rows.shape[0]), spans_of(rows, borders), out)
 
     def descend(self, block: Any, coefficients: Tensor, taken: Tensor) -> bool:  # noqa: ANN401 - a Block
