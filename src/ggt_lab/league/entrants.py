@@ -1,7 +1,7 @@
 """The entrants of the league: optimizers, and where the search for their settings begins.
 
-A learning rate is 10^(k/2) for a whole number k, for everybody. A search begins at three neighbouring rates. Besides the
-rate it may change three things; for nearly everybody these are the momentum (twice) and the weight decay.
+A learning rate is 10^(k/2) for a whole number k, for everybody. A search begins at three neighbouring rates. Besides
+the rate it may change three things; for nearly everybody these are the momentum (twice) and the weight decay.
 """
 
 from collections.abc import Mapping
@@ -61,13 +61,13 @@ ENTRANTS = (
     Entrant("muon", "Muon", _MUON, deep=True),
     Entrant("normuon", "NorMuon", _NORMUON, deep=True),
     Entrant("soap", "SOAP", _SOAP, deep=True),
-    # With a new root of its factors at every tenth step, as SOAP; at every step it would take many times as long.
+    # With new roots at every step, the default. With roots of every tenth step it diverged at all rates: the first
+    # roots have huge eigenvalues where the first gradients had no part.
     Entrant(
         "shampoo",
         "Shampoo",
-        "pytorch_optimizer.Shampoo(momentum={momentum}, weight_decay={weight_decay}, weight_decouple=True, "
-        "preconditioning_compute_steps=10)",
-        power=-2,
+        "pytorch_optimizer.Shampoo(momentum={momentum}, weight_decay={weight_decay}, weight_decouple=True)",
+        power=0,
     ),
     Entrant(
         "lbfgs",

@@ -1,4 +1,4 @@
-"""How an entrant moves: one gradient at a time, or by L-BFGS, whose line search takes several gradients of one batch."""
+"""How an entrant moves: one gradient at a time, or by L-BFGS, whose line search takes several gradients."""
 
 import math
 from collections.abc import Callable, Mapping

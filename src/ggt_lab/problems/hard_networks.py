@@ -50,7 +50,7 @@ class CurvesAutoencoder:
 
     def __init__(self, seed: int, device: torch.device) -> None:
         images = _all_images(self.size).to(device)
-        self.images, self._aside, self._test = images.split([2000, 500, 500])
+        self.images, self._aside, self._test = torch.split_with_sizes(images, [2000, 500, 500])
         self._batches = torch.Generator().manual_seed(seed)
         torch.manual_seed(seed)
         layers: list[nn.Module] = []
@@ -66,7 +66,8 @@ class CurvesAutoencoder:
         return self.model.parameters()
 
     def _error(self, images: Tensor) -> Tensor:
-        return (self.model(images) - images).square().sum(1).mean()
+        error: Tensor = (self.model(images) - images).square().sum(1).mean()
+        return error
 
     def loss(self) -> Tensor:
         index = torch.randint(0, len(self.images), (self.batch,), generator=self._batches)
@@ -98,7 +99,7 @@ class AddingProblem:
         torch.manual_seed(seed)
         self.recurrent = nn.RNN(2, self.width, batch_first=True)
         self.out = nn.Linear(self.width, 1)
-        nn.init.orthogonal_(self.recurrent.weight_hh_l0)
+        nn.init.orthogonal_(self.recurrent.get_parameter("weight_hh_l0"))
         self.recurrent.to(device)
         self.out.to(device)
 
@@ -151,7 +152,8 @@ class Factorization:
         return [self.left, self.right]
 
     def loss(self) -> Tensor:
-        return (self.left @ self.right - self.target).square().sum() / self.target.square().sum()
+        error: Tensor = (self.left @ self.right - self.target).square().sum() / self.target.square().sum()
+        return error
 
     def evaluate(self) -> dict[str, float]:
         return {"loss": self.loss().item()}

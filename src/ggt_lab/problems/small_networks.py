@@ -32,7 +32,7 @@ class Digits:
         images = torch.tensor(data.images, dtype=torch.float32)[:, None] / 8 - 1
         labels = torch.tensor(data.target, dtype=torch.int64)
         order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))  # one split for all seeds
-        test, aside, train = order.split([360, self.validation, len(order) - 360 - self.validation])
+        test, aside, train = torch.split_with_sizes(order, [360, self.validation, len(order) - 360 - self.validation])
         self.images, self.labels = images[train].to(device), labels[train].to(device)
         self.test_images, self.test_labels = images[test].to(device), labels[test].to(device)
         self._aside = images[aside].to(device), labels[aside].to(device)
