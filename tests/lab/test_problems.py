@@ -125,7 +125,7 @@ def test_dense_optimizers_are_the_reference(beta2):
 def test_unknown_names_get_suggestions(tmp_path):
     with pytest.raises(ValueError, match="did you mean logistic"):
         problem_class("logistik")
-    with pytest.raises(ValueError, match="there are barrier, barrier-vertex, cifar10"):
+    with pytest.raises(ValueError, match="there are adding, barrier, barrier-vertex, cifar10"):
         problem_class("zzz")
     with pytest.raises(ValueError, match="no such file"):
         problem_class(str(tmp_path / "none.py"))

@@ -41,7 +41,11 @@ def execute(run: LeagueRun) -> Record:
     done = skipped = in_a_row = 0
     status = "done"
     while done < run.steps and status == "done":
-        move = stepper.move(done)
+        try:
+            move = stepper.move(done)
+        except torch.linalg.LinAlgError:  # an optimizer's own decomposition failed: its matrices are not finite
+            status = "diverged"
+            break
         done += move.gradients
         skipped += not move.finite
         in_a_row = 0 if move.finite else in_a_row + 1
