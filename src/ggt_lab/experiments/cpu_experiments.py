@@ -2,6 +2,7 @@
 
 from ggt_lab.experiments.ablations import Ablations
 from ggt_lab.experiments.experiment import Experiment
+from ggt_lab.experiments.full_matrix_relatives import Relatives
 from ggt_lab.experiments.hard_window_bound import HardWindow
 from ggt_lab.experiments.landscapes import Landscape
 from ggt_lab.experiments.sparse_noise import RatioGrowth, SparseStarts
@@ -27,4 +28,5 @@ CPU_EXPERIMENTS: tuple[Experiment, ...] = (
     RatioGrowth(),
     SparseStarts(),
     Ablations(),
+    Relatives(),
 )

@@ -43,7 +43,7 @@ def execute(run: LeagueRun) -> Record:
     while done < run.steps and status == "done":
         try:
             move = stepper.move(done)
-        except torch.linalg.LinAlgError:  # an optimizer's own decomposition failed: its matrices are not finite
+        except torch._C._LinAlgError:  # an optimizer's own decomposition failed: its matrices are not finite
             status = "diverged"
             break
         done += move.gradients
