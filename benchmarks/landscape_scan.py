@@ -101,15 +101,17 @@ class Landscapes:
         return terms.mean(2) - self.infimum[:, None]
 
     def inside(self, points: Tensor, before: Tensor) -> Tensor:
-        """The points, with steps that leave the polytope halved until they stay inside, as in `ggt_lab.problems`."""
+        """The points, with steps that leave the polytope halved until they stay inside, as in `ggt_lab.problems`.
+
+        A step of t times its length stays inside if t < 1/r, where r is the largest share of a slack that it takes.
+        """
         if not self.barrier:
             return points
-        for _ in range(50):
-            out = ~(points @ self.samples.transpose(1, 2) + self.second[:, None] > 0).all(2, keepdim=True)
-            if not out.any():
-                return points
-            points = torch.where(out, (points + before) / 2, points)
-        return torch.where(out, before, points)
+        x = self.samples.transpose(1, 2)
+        r = (-(points - before) @ x / (before @ x + self.second[:, None])).amax(2, keepdim=True)
+        halvings = torch.where(r < 1, 0.0, r.clamp(min=1).log2().floor() + 1)
+        inside = before + torch.exp2(-halvings) * (points - before)
+        return torch.where(halvings <= 50, inside, before)  # also where the step is not finite
 
     def _chosen(self, index: Tensor | None) -> tuple[Tensor, Tensor]:
         if index is None:

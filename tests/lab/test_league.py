@@ -218,6 +218,9 @@ def test_ranks():
         cell(t, e, v, v) for t, row in {"x": (1, 2, 3), "y": (2, 1, 3)}.items() for e, v in zip("abc", row, strict=True)
     ]
     cells += [cell("x", "d", 0.1, 0.1)]  # it is not on every task
+    cells += [Cell("y", "d", "not run"), cell("z", "c", 0.1, 0.1), Cell("z", "a", "partly")]  # z is not complete
+    assert {rank.tasks for rank in ranks(cells)} == {1}  # nor is y, as long as d is somewhere else
+    cells = [each for each in cells if (each.task, each.entrant) != ("y", "d")]
     found = {rank.entrant: rank for rank in ranks(cells)}
     assert {name: rank.mean for name, rank in found.items()} == {"a": 1.5, "b": 1.5, "c": 3.0}
     assert (found["a"].low, found["a"].high, found["c"].low) == (1.0, 2.0, 3.0)
@@ -254,7 +257,7 @@ def test_where_a_rival_wins():
     done = {"status": "done", "n": 2, "task": "t"}
     summary = {
         "ours": ["x", "y"],
-        "tasks": [{"name": "t"}],
+        "complete": ["t"],
         "cells": [{**done, "entrant": name, "mean": mean} for name, mean in (("x", 3.0), ("y", 2.0), ("r", 1.0))],
     }
     assert rival_wins(summary) == [("t", "r", "y", 2.0)]

@@ -27,12 +27,19 @@ class Rank:
 
 
 def by_task(cells: Iterable[Cell]) -> dict[str, dict[str, Cell]]:
-    """The cells that count, by task and entrant: finished ones, and those in which all trials diverged."""
+    """The cells of complete tasks, by task and entrant: finished ones, and those in which all trials diverged.
+
+    A task is complete if all its entrants are there. Entrants that are nowhere (without package) do not count.
+    """
     found: dict[str, dict[str, Cell]] = {}
+    lacking: dict[str, set[str]] = {}
     for cell in cells:
         if cell.status in ("done", "diverged"):
             found.setdefault(cell.task, {})[cell.entrant] = cell
-    return found
+        else:
+            lacking.setdefault(cell.task, set()).add(cell.entrant)
+    somewhere = {name for row in found.values() for name in row}
+    return {task: row for task, row in found.items() if not lacking.get(task, set()) & somewhere}
 
 
 def ranks(cells: Sequence[Cell]) -> list[Rank]:

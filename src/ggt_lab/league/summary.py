@@ -10,7 +10,7 @@ from typing import Any
 from ggt_lab.league.cells import Cell, cell_of, shortness
 from ggt_lab.league.entrants import BASELINES, OURS, RECOMMENDED
 from ggt_lab.league.play import Field, finished, missing_packages
-from ggt_lab.league.standings import TAUS, pairs, profile, ranks, rivalry
+from ggt_lab.league.standings import TAUS, by_task, pairs, profile, ranks, rivalry
 from ggt_lab.runs.environment import different_machines
 from ggt_lab.runs.results import Record, Results
 
@@ -50,6 +50,7 @@ def summarize(field: Field, folder: Path, missing_data: Mapping[str, str] | None
             "tasks": [{**asdict(task), "spent_minutes": round(spent[task.name] / 60, 1)} for task in whole.tasks],
             "entrants": [asdict(entrant) for entrant in whole.entrants],
             "cells": [_cell(cell, times) for cell in cells],
+            "complete": list(by_task(cells)),
             "ranks": [asdict(rank) for rank in ranks(cells)],
             "taus": TAUS,
             "profile_per_step": profile(cells, STANDARD),

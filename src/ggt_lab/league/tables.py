@@ -74,7 +74,7 @@ def _markdown(part: Part) -> str:
 def rival_wins(summary: Summary) -> list[tuple[str, str, str, float]]:
     """Where a rival is better than everything of ours: (task, rival, our best, our mean / its mean)."""
     found = []
-    for task in _played(summary):
+    for task in summary["complete"]:
         done = [c for c in summary["cells"] if c["task"] == task and c["status"] == "done" and c["mean"] is not None]
         ours = [cell for cell in done if cell["entrant"] in summary["ours"]]
         rivals = [cell for cell in done if cell["entrant"] not in summary["ours"]]
@@ -153,7 +153,7 @@ def _tasks(summary: Summary) -> tuple[list[str], Rows]:
     rows = []
     for task in summary["tasks"]:
         check = checks.get(task["name"])
-        words = "–" if check is None else "yes" if check["same_choice"] else f"no, {check['cost']:.2g} times the best"
+        words = "–" if check is None else "yes" if check["same_choice"] else f"no, {check['cost']:.3g} times the best"
         budget = f"{task['minutes']} min {'GPU' if task['deep'] else 'core'}"
         numbers = [str(task["steps"]), str(task["tuning_steps"]), task["tuned_by"]]
         spent = f"{task['spent_minutes']:g} min"
@@ -191,7 +191,8 @@ def _rival_words(summary: Summary) -> str:
         f"{task}: {titles[rival]} (our best, {titles[mine]}, has {factor:.3g} times its number)"
         for task, rival, mine, factor in rival_wins(summary)
     ]
-    return f"On {len(wins)} of {len(_played(summary))} tasks. {'; '.join(wins)}." if wins else "On no task."
+    complete = f"{len(summary['complete'])} complete tasks"
+    return f"On {len(wins)} of {complete}. {'; '.join(wins)}." if wins else f"On none of {complete}."
 
 
 def _member_words(summary: Summary) -> str:
@@ -235,11 +236,13 @@ def parts(summary: Summary) -> list[Part]:
         else "The times of steps were not measured (`ggt league --times`)."
     )
     not_run = _not_run(summary)
+    complete = ", ".join(summary["complete"]) or "none"
+    ranked = f"Complete tasks count: {complete}. Entrants that enter all of them are ranked, against each other."
     return [
         Part("The table", f"{summary['runs']} runs. {_CELL_WORDS}", *_cells(summary)),
         Part(f"{titles[summary['recommended']]} against {rivals}", _member_words(summary), *_rivalry(summary)),
         Part("Where a rival is better than everything of ours", _rival_words(summary)),
-        Part("Mean ranks", "Only entrants with a cell on every task are ranked.", *_ranks(summary)),
+        Part("Mean ranks", ranked, *_ranks(summary)),
         Part("Performance profile, per step", solved, *_profile(summary, "profile_per_step")),
         Part("Performance profile, per second", seconds, *_profile(summary, "profile_per_second")),
         Part("Whitening in front of an optimizer", _pair_words(summary), *_pairs(summary)),
