@@ -43,8 +43,8 @@ def execute(run: LeagueRun) -> Record:
     while done < run.steps and status == "done":
         try:
             move = stepper.move(done)
-        except torch._C._LinAlgError:  # an optimizer's own decomposition failed: its matrices are not finite
-            status = "diverged"
+        except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+            status = "diverged"  # an optimizer's own decomposition failed: its matrices are not finite
             break
         done += move.gradients
         skipped += not move.finite

@@ -6,17 +6,15 @@ steps: two whole cycles of an optimizer that refreshes its matrices at every ten
 
 import hashlib
 import json
-import statistics
-import time
+from collections.abc import Callable
 from dataclasses import dataclass
-
-import torch
 
 from ggt_lab.league.execution import fresh_problem
 from ggt_lab.league.play import Field, missing_packages
 from ggt_lab.league.steppers import Stepper, make_stepper
 from ggt_lab.league.tasks import LeagueTask
 from ggt_lab.runs.results import Record
+from ggt_lab.runs.turns import seconds_in_turns
 
 __all__ = ["Timing", "timed"]
 
@@ -56,23 +54,17 @@ def timed(timing: Timing) -> Record:
         # A low rate: the time of a step does not depend on it, and nothing diverges. L-BFGS searches its own step.
         rate = 1e-4 if entrant.kind == "first order" else 1.0
         steppers[entrant.name] = make_stepper(problem, entrant, settings, rate, endless)
-    seconds: dict[str, list[float]] = {entrant.name: [] for entrant in entrants}
-    for turn in range(timing.rounds + 1):
-        for name, stepper in steppers.items():
-            taken = _round(stepper, field.device)
-            if turn:  # the first round warms up
-                seconds[name].append(taken)
-    medians = {name: float(f"{statistics.median(values):.4g}") for name, values in seconds.items()}
-    return {"task": task.name, "step_seconds": medians, "rounds": timing.rounds}
+    movers = {name: _mover(stepper) for name, stepper in steppers.items()}
+    found = seconds_in_turns(movers, rounds=timing.rounds, device=field.device)
+    return {"task": task.name, "step_seconds": found, "rounds": timing.rounds}
 
 
-def _round(stepper: Stepper, device: str) -> float:
-    """Seconds for each gradient, over about 20 gradients."""
-    if device != "cpu":
-        torch.cuda.synchronize()
-    start, done = time.perf_counter(), 0
-    while done < _STEPS:
-        done += stepper.move(done).gradients
-    if device != "cpu":
-        torch.cuda.synchronize()
-    return (time.perf_counter() - start) / done
+def _mover(stepper: Stepper) -> Callable[[], int]:
+    def move() -> int:
+        """About 20 gradients; L-BFGS takes several at once."""
+        done = 0
+        while done < _STEPS:
+            done += stepper.move(done).gradients
+        return done
+
+    return move
