@@ -9,10 +9,11 @@ import pytest
 import torch
 from scipy import optimize
 
-from ggt_lab.experiments import ablations
+from ggt_lab.experiments import ablations, full_matrix_relatives
 from ggt_lab.experiments.ablations import DirectionTask, measure_direction
 from ggt_lab.experiments.catalogue import experiment, experiment_names
 from ggt_lab.experiments.experiment import Settings, reproduce
+from ggt_lab.experiments.full_matrix_relatives import DenseTask, compare_with_dense
 from ggt_lab.experiments.hard_window_bound import HardWindowTask, Wells, run_hard_window
 from ggt_lab.experiments.landscapes import steps_to
 from ggt_lab.experiments.seed_statistics import is_negative, stdev
@@ -298,3 +299,31 @@ def test_few_or_diverged_seeds_decide_nothing():
     assert {v.holds for v in chosen.verdicts(few, "ggt") if "inside of its grid" not in v.statement} == {None}
     assert is_negative([-1.0] * 9 + [math.inf]) is None
     assert stdev([1.0, math.inf]) == math.inf
+
+
+# ---- P2 --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("difference", "diagonal", "expected"), [(1e-9, 1e-1, True), (1e-3, 1e-3, False)])
+def test_relatives_are_judged_by_their_dense_form_and_by_the_diagonal(difference, diagonal, expected):
+    chosen = experiment("P2")
+    tasks = chosen.first(Settings(seeds=5))
+    runs = [task for task in tasks if isinstance(task, Run)]
+    rates = sorted({run.lr for run in runs})
+
+    def end(run):
+        best = 1e-2 if "FullMatrix" in run.optimizer else diagonal
+        return best * (1 + 0.01 * run.seed) * (1.0 if run.lr == rates[2] else 3.0)
+
+    records = [landscape_record(run, end(run)) for run in runs]
+    records += [{"member": task.member, "difference": difference} for task in tasks if not isinstance(task, Run)]
+    assert {verdict.holds for verdict in chosen.verdicts(records, "ggt")} == {expected}
+
+
+def test_a_member_with_other_options_is_not_its_dense_form(monkeypatch):
+    assert compare_with_dense(DenseTask("RMSprop", 0, 30))["difference"] < 1e-8
+    dense, options = full_matrix_relatives._MEMBERS["RMSprop"]
+    monkeypatch.setitem(
+        full_matrix_relatives._MEMBERS, "RMSprop", (lambda g, **o: dense(g, **{**o, "alpha": 0.9}), options)
+    )
+    assert compare_with_dense(DenseTask("RMSprop", 0, 30))["difference"] > 1e-2

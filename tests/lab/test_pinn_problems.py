@@ -10,7 +10,7 @@ from scipy.integrate import solve_ivp
 from ggt_lab.models.tanh_network import TanhNetwork, tanh_of_jet
 from ggt_lab.optimizers.specs import optimizer_factory
 from ggt_lab.problems import problem_class
-from ggt_lab.problems.pinn_problems import Burgers, burgers_solution
+from ggt_lab.problems.pinn_problems import Burgers, allen_cahn_solution, burgers_solution
 from ggt_lab.runs.short_run import train
 
 CPU = torch.device("cpu")
@@ -127,3 +127,32 @@ def test_error_and_training():
     outcome = train(SmallBurgers(0, CPU), optimizer_factory("Adam"), 0.01, steps=150, evaluations=1)
     for number in ("loss", "error"):
         assert outcome.curve[-1][number] < 0.7 * outcome.curve[0][number]
+
+
+def test_allen_cahn_solution_against_scipy():
+    """Finite differences on another grid, in SciPy's time steps, against Fourier series in Runge and Kutta's."""
+    n = 400
+    x = 2 * np.arange(n) / n - 1
+
+    def change(_, u):
+        second = (np.roll(u, 1) - 2 * u + np.roll(u, -1)) * (n / 2) ** 2
+        return 1e-4 * second + 5 * (u - u**3)
+
+    found = solve_ivp(change, (0, 1), x**2 * np.cos(np.pi * x), t_eval=(0.2, 0.6, 1.0), rtol=1e-7, atol=1e-9)
+    ours = allen_cahn_solution()
+    assert ours.shape == (26, 512)
+    for column, row in zip(found.y.T, ours[[5, 15, 25]], strict=True):
+        np.testing.assert_allclose(row[::128], column[::100], atol=2e-3)  # both grids have these four places
+
+
+def test_constant_solutions_of_allen_cahn_have_no_residual():
+    """u = ±1 solves the equation; only the initial values are then missed."""
+    problem = problem_class("pinn-allen-cahn")(0, CPU)
+    jet = torch.zeros(4, problem.inputs.shape[1])
+    jet[0] = 1
+    missed = (1 - problem.known).square().mean()
+    assert problem.loss_of(jet).item() == pytest.approx(100 * missed.item(), rel=1e-5)
+    start = problem.inputs[0, problem.interior : problem.interior + problem.start, 0]
+    torch.testing.assert_close(problem.known, start**2 * torch.cos(math.pi * start))
+    jet[1, : problem.interior] = 0.5  # u_t alone
+    assert problem.loss_of(jet).item() == pytest.approx(100 * missed.item() + 0.25, rel=1e-5)

@@ -15,11 +15,13 @@ CPU = torch.device("cpu")
 
 
 NEED_DATA = {"cifar10", "cifar10-vgg", "ptb-chars", "ptb-chars-transformer", "ptb-words"}
+NEED_DATA |= {"league-gpt-ptb", "league-gpt-bytes", "league-lstm-ptb", "league-shake-shake", "league-resnet"}
 
 
 def test_names():
     everywhere = {"barrier", "barrier-vertex", "digits", "logistic", "sparse-noise", "stdlib-chars"}
-    everywhere |= {"pinn-burgers", "pinn-convection", "pinn-poisson"}
+    everywhere |= {"pinn-allen-cahn", "pinn-burgers", "pinn-convection", "pinn-poisson"}
+    everywhere |= {"adding", "curves", "digits-split", "factorization"}
     assert set(problem_names()) == everywhere | NEED_DATA | {f"{name}-tiny" for name in NEED_DATA}
 
 
@@ -123,7 +125,7 @@ def test_dense_optimizers_are_the_reference(beta2):
 def test_unknown_names_get_suggestions(tmp_path):
     with pytest.raises(ValueError, match="did you mean logistic"):
         problem_class("logistik")
-    with pytest.raises(ValueError, match="there are barrier, barrier-vertex, cifar10"):
+    with pytest.raises(ValueError, match="there are adding, barrier, barrier-vertex, cifar10"):
         problem_class("zzz")
     with pytest.raises(ValueError, match="no such file"):
         problem_class(str(tmp_path / "none.py"))

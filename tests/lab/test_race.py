@@ -16,8 +16,10 @@ import torch_ggt
 from ggt_lab.figures.race_curves import draw_curves
 from ggt_lab.optimizers.specs import optimizer_factory, optimizer_names
 from ggt_lab.runs.race import Run, execute, grid, race
+from ggt_lab.runs.race_seconds import recommendation, step_seconds, with_seconds
 from ggt_lab.runs.results import Results
-from ggt_lab.runs.standings import around_the_best, beyond_the_edge, measure, standings
+from ggt_lab.runs.standings import Standing, around_the_best, beyond_the_edge, measure, standings
+from ggt_lab.runs.turns import seconds_in_turns
 from torch_ggt import GGT
 
 
@@ -277,3 +279,47 @@ def test_every_key_counts_once(tmp_path):
     results.append({"key": ["foreign"]})
     assert [r["extra"] for r in results if r["key"] == "a"] == [1]
     assert results.finished() == {"a"}
+
+
+# ---- seconds and words ----------------------------------------------------------------------------------------------
+
+
+def test_seconds_are_steps_times_the_time_of_a_step_taken_in_turns():
+    order = []
+
+    def mover(name, pause):
+        def move():
+            order.append(name)
+            time.sleep(pause)
+            return 2
+
+        return move
+
+    found = seconds_in_turns({"fast": mover("fast", 0.001), "slow": mover("slow", 0.02)}, rounds=3)
+    assert order == ["fast", "slow"] * 4  # the first round warms up
+    assert found["slow"] >= 0.01
+    assert 0.0005 <= found["fast"] < found["slow"]
+    records = [{"optimizer": "slow", "curve": [{"step": 0, "seconds": 9.0}, {"step": 10, "seconds": 99.0}]}]
+    assert [p["seconds"] for p in with_seconds(records, {"slow": 0.5})[0]["curve"]] == [0.0, 5.0]
+    assert records[0]["curve"][1]["seconds"] == 99.0
+
+
+def test_the_time_of_a_step_of_a_problem():
+    best = [Standing(spec, 0.01, False, *[1.0] * 7, 0) for spec in ("SGD", "GGT(window=50)")]
+    found = step_seconds("digits", best)
+    assert found.keys() == {"SGD", "GGT(window=50)"}
+    assert all(value > 0 for value in found.values())
+
+
+def test_recommendations_say_how_sure_they_are():
+    def standing(name, final, spread, edge=False):
+        return Standing(name, 0.01, edge, final, spread, *[1.0] * 5, 0)
+
+    clear = [standing("GGT(window=50)", 1.0, 0.1), standing("SGD", 2.0, 0.1)]
+    words = recommendation(clear, "loss", 3)
+    assert words.startswith("Recommended on this problem: GGT(window=50) with lr 0.01 (loss 1).")
+    assert "within the spread" not in words
+    assert "one seed decides nothing" in recommendation(clear, "loss", 1)
+    assert "within the spread" in recommendation([clear[0], standing("SGD", 1.05, 0.1)], "loss", 3)
+    assert "--widen" in recommendation([standing("SGD", 1.0, 0.0, edge=True)], "loss", 3)
+    assert "every optimizer diverged" in recommendation([standing("SGD", math.inf, 0.0)], "loss", 3)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from ggt_lab.cli.bench_command import BenchCommand
 from ggt_lab.cli.calibrate_command import CalibrateCommand
 from ggt_lab.cli.claims_command import ClaimsCommand
+from ggt_lab.cli.league_command import LeagueCommand
 from ggt_lab.cli.list_command import ListCommand
 from ggt_lab.cli.new_problem_command import NewProblemCommand
 from ggt_lab.cli.options import read
@@ -26,6 +27,7 @@ __all__ = ["COMMANDS", "run_command"]
 
 COMMANDS: dict[str, type] = {
     "race": RaceCommand,
+    "league": LeagueCommand,
     "reproduce": ReproduceCommand,
     "train": TrainCommand,
     "spectrum": SpectrumCommand,

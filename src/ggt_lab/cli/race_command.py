@@ -48,6 +48,7 @@ class RaceCommand:
         from ggt_lab.figures import drawn
         from ggt_lab.runs.process_pool import waiting
         from ggt_lab.runs.race import grid
+        from ggt_lab.runs.race_seconds import recommendation, step_seconds, with_seconds
         from ggt_lab.runs.results import Results
         from ggt_lab.runs.standings import CRITERIA, beyond_the_edge, standings
 
@@ -71,11 +72,17 @@ class RaceCommand:
             runs += wider
             self._race(runs, results)
         records = results.of(runs)
+        # Runs share the machine, so that their own clocks say little.
+        seconds = step_seconds(self.problem, standings(records), device=self.device)
+        records = with_seconds(records, seconds)
         for by, words in CRITERIA.items():
             _show_standings(f"{self.problem}: {words.format(metric=records[0]['metric'])}", records, by)
 
         if any(standing.at_edge for by in CRITERIA for standing in standings(records, by=by)):
             say("(edge): the best learning rate is at the edge of its grid; --widen 3 tries rates beyond it.")
+
+        say("Seconds are steps times the time of a step, which all optimizers took in turns.")
+        say(recommendation(standings(records), str(records[0]["metric"]), self.seeds), style="bold")
 
         def draw() -> list[Path]:
             from ggt_lab.figures.race_curves import draw_curves

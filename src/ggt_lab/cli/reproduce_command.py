@@ -18,7 +18,7 @@ class ReproduceCommand:
     """Reproduce an experiment of the paper, and judge its claims by the results. Run again to go on."""
 
     name: Positional[str]
-    """One of the paper's claims: S1, S2, T1, T2, T3, P1, R1, R2, R3, C1, A1, A2, R4 or E1 (see `ggt list`)."""
+    """One of the paper's claims: S1, S2, T1, T2, T3, P1, P2, R1, R2, R3, C1, A1, A2, R4 or E1 (see `ggt list`)."""
     entrants: tuple[str, ...] = ()
     """In a deep experiment, run only these optimizers (in E1, these models); earlier runs are kept."""
     epochs: int | None = None

@@ -22,7 +22,7 @@ __all__ = [
     "reproduce",
 ]
 
-_ON_A_CPU = ("S1", "S2", "T1", "T2", "T3", "P1")
+_ON_A_CPU = ("S1", "S2", "T1", "T2", "T3", "P1", "P2")
 _DEEP: dict[str, DeepRace | SpectraOverTraining] = {each.name: each for each in DEEP_EXPERIMENTS}
 
 

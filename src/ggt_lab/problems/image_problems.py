@@ -30,12 +30,14 @@ class ImageProblem(DeepProblem):
 
     `evaluate` gives ``test_loss``, ``test_accuracy``, ``test_error`` and ``train_loss``. The last images of an epoch
     that do not fill a batch are left out; they are other images in each epoch. With ``channels_last`` images have the
-    memory layout that tensor cores want; parameters keep theirs.
+    memory layout that tensor cores want; parameters keep theirs. With ``validation`` the last so many training images
+    are set aside to tune on, and `evaluate` gives their ``validation_loss``.
     """
 
     metric = "test_loss"
     batch = 128
     evaluation_batch = 1000
+    validation = 0
     autocast = channels_last = True
     _order: Tensor
     _crops: Crops
@@ -45,8 +47,11 @@ class ImageProblem(DeepProblem):
 
     def _load(self) -> None:
         data = self._read()
-        self.padded = pad_images(torch.from_numpy(data.train_images).to(self.device))
-        self.labels = torch.from_numpy(data.train_labels).long().to(self.device)
+        kept = len(data.train_labels) - self.validation
+        images = torch.from_numpy(data.train_images).to(self.device)
+        labels = torch.from_numpy(data.train_labels).long().to(self.device)
+        self.padded, self.labels = pad_images(images[:kept]), labels[:kept]
+        self._aside = images[kept:], labels[kept:]
         self.test_images = torch.from_numpy(data.test_images).to(self.device)
         self.test_labels = torch.from_numpy(data.test_labels).long().to(self.device)
         self._statistics = channel_statistics(self.device)
@@ -72,15 +77,19 @@ class ImageProblem(DeepProblem):
         return normalize(images, *self._statistics).contiguous(memory_format=order)
 
     def _evaluate(self) -> dict[str, float]:
+        loss, accuracy = self._score(self.test_images, self.test_labels)
+        numbers = {"test_loss": loss, "test_accuracy": accuracy, "test_error": 1 - accuracy}
+        return {**numbers, "validation_loss": self._score(*self._aside)[0]} if self.validation else numbers
+
+    def _score(self, images: Tensor, labels: Tensor) -> tuple[float, float]:
+        """The mean loss and the accuracy on images that are not augmented."""
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         right = torch.zeros((), dtype=torch.int64, device=self.device)
-        for images, labels in in_parts(self.evaluation_batch, self.test_images, self.test_labels):
-            logits = self.model(self._laid_out(images))
-            total += functional.cross_entropy(logits, labels, reduction="sum")
-            right += (logits.argmax(1) == labels).sum()
-        count = len(self.test_labels)
-        accuracy = right.item() / count
-        return {"test_loss": total.item() / count, "test_accuracy": accuracy, "test_error": 1 - accuracy}
+        for some, classes in in_parts(self.evaluation_batch, images, labels):
+            logits = self.model(self._laid_out(some))
+            total += functional.cross_entropy(logits, classes, reduction="sum")
+            right += (logits.argmax(1) == classes).sum()
+        return total.item() / len(labels), right.item() / len(labels)
 
 
 @register_with_tiny("cifar10")

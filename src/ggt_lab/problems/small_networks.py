@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from ggt_lab.problems.registry import register
 
-__all__ = ["CharLSTM", "Digits", "StdlibChars"]
+__all__ = ["CharLSTM", "Digits", "DigitsSplit", "StdlibChars"]
 
 
 @register("digits")
@@ -22,6 +22,8 @@ class Digits:
     steps = 400
     metric = "loss"
     batch = 64
+    validation = 0
+    """How many images of the training set are set aside to tune on."""
 
     def __init__(self, seed: int, device: torch.device) -> None:
         from sklearn.datasets import load_digits  # noqa: PLC0415 - a machine may not have it, and it is slow to import
@@ -30,9 +32,10 @@ class Digits:
         images = torch.tensor(data.images, dtype=torch.float32)[:, None] / 8 - 1
         labels = torch.tensor(data.target, dtype=torch.int64)
         order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))  # one split for all seeds
-        test, train = order[:360], order[360:]
+        test, aside, train = torch.split_with_sizes(order, [360, self.validation, len(order) - 360 - self.validation])
         self.images, self.labels = images[train].to(device), labels[train].to(device)
         self.test_images, self.test_labels = images[test].to(device), labels[test].to(device)
+        self._aside = images[aside].to(device), labels[aside].to(device)
         self._batches = torch.Generator().manual_seed(seed)
         torch.manual_seed(seed)
         layers: list[nn.Module] = [nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3, stride=2), nn.ReLU()]
@@ -47,11 +50,23 @@ class Digits:
 
     def evaluate(self) -> dict[str, float]:
         logits = self.model(self.test_images)
-        return {
+        numbers = {
             "loss": functional.cross_entropy(self.model(self.images), self.labels).item(),
             "test_loss": functional.cross_entropy(logits, self.test_labels).item(),
             "test_accuracy": (logits.argmax(1) == self.test_labels).float().mean().item(),
         }
+        if self.validation:
+            images, labels = self._aside
+            numbers["validation_loss"] = functional.cross_entropy(self.model(images), labels).item()
+        return numbers
+
+
+@register("digits-split")
+class DigitsSplit(Digits):
+    """The digits in three parts: 1150 images to train on, 287 to tune on, 360 to test."""
+
+    metric = "test_loss"
+    validation = 287
 
 
 class CharLSTM(nn.Module):

@@ -35,13 +35,14 @@ class TextProblem(DeepProblem):
 
     `evaluate` gives ``validation_perplexity``, ``validation_loss`` (the mean number of nats per token over the whole
     validation text), ``train_loss`` and ``train_perplexity``. Each epoch begins at another place of the text, goes
-    around its end, and leaves out the tokens that do not fill a batch.
+    around its end, and leaves out the tokens that do not fill a batch. With ``with_test`` there is also ``test_loss``.
     """
 
     metric = "validation_perplexity"
     length: int
     dropout: float = 0.0
     evaluation_batch = 32
+    with_test = False
 
     def _read(self) -> Text:
         raise NotImplementedError
@@ -50,7 +51,7 @@ class TextProblem(DeepProblem):
         text = self._read()
         self.vocabulary = len(text.vocabulary)
         self.train = torch.from_numpy(text.train).to(self.device)
-        self.validation = torch.from_numpy(text.valid).to(self.device)
+        self.validation, self.test = (torch.from_numpy(part).to(self.device) for part in (text.valid, text.test))
         self.steps_per_epoch = len(self.train) // self.batch // self.length
 
     def _from_random_start(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -63,17 +64,21 @@ class TextProblem(DeepProblem):
         raise NotImplementedError
 
     def _evaluate(self) -> dict[str, float]:
-        """Predict every token of the validation text once, without the first."""
-        count = len(self.validation) - 1
+        loss = self._loss_on(self.validation)
+        numbers = {"validation_perplexity": perplexity(loss), "validation_loss": loss}
+        return {**numbers, "test_loss": self._loss_on(self.test)} if self.with_test else numbers
+
+    def _loss_on(self, text: Tensor) -> float:
+        """Predict every token of a text once, without the first."""
+        count = len(text) - 1
         width = self._evaluation_width(count)
         missing = -count % width
-        inputs = functional.pad(self.validation[:-1].long(), (0, missing))
-        targets = functional.pad(self.validation[1:].long(), (0, missing), value=_IGNORED)
+        inputs = functional.pad(text[:-1].long(), (0, missing))
+        targets = functional.pad(text[1:].long(), (0, missing), value=_IGNORED)
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         for part in self._losses_of(inputs.view(-1, width), targets.view(-1, width)):
             total += part
-        loss = total.item() / count
-        return {"validation_perplexity": perplexity(loss), "validation_loss": loss}
+        return total.item() / count
 
     def _evaluation_width(self, count: int) -> int:
         """The length of the rows into which the validation text is cut."""

@@ -1,4 +1,4 @@
-"""Everything below a folder of results, read into sections: races, verdicts, figures and spectra.
+"""Everything below a folder of results, read into sections: races, verdicts, figures, spectra and leagues.
 
 A damaged file does not hide the other files. It is left out, and a warning names it.
 """
@@ -25,6 +25,7 @@ from ggt_lab.data.json_files import (
     there,
 )
 from ggt_lab.experiments.verdicts import Experimented, Figure, Verdict, read_verdicts
+from ggt_lab.report.league_section import League, read_league
 from ggt_lab.runs.results import Record, Results
 from ggt_lab.spectra.eigenvalue_filters import above_rounding
 
@@ -81,6 +82,7 @@ class Section:
     verdicts: tuple[Verdict, ...]
     figures: tuple[Figure, ...]
     spectra: tuple[Spectrum, ...]
+    league: League | None
     environments: tuple[tuple[Record, int], ...]
     """The machines on which records were made, and the number of records from each."""
     others: int
@@ -124,7 +126,7 @@ def collect(folder: Path) -> Collection:
         damaged = "".join(f"\n- {complaint}" for complaint in complaints)
         raise ValueError(
             f"nothing to report under {folder}: looked for results.jsonl (made by `ggt race PROBLEM --out {folder}`), "
-            "verdicts.json (made by `ggt reproduce`) and spectrum*.json"
+            "verdicts.json (made by `ggt reproduce`), league.json (made by `ggt league`) and spectrum*.json"
             + (f"; what was there could not be read:{damaged}" if damaged else "")
         )
     return Collection(sections, tuple(complaints))
@@ -139,18 +141,21 @@ def _read_section(folder: Path, root: Path, complain: Callable[[str], None]) -> 
         for path in sorted(folder.glob("spectrum*.json"))
         if (spectrum := _attempt(_read_spectrum, path, complain)) is not None
     )
-    if not records and experiment is None and not spectra:
+    league = _attempt(read_league, folder / "league.json", complain)
+    if not records and experiment is None and not spectra and league is None:
         return None
     experiment = experiment or Experimented("", (), (), smoke=False)
-    figures = tuple(figure for figure in experiment.figures if _may_be_embedded(figure, root, complain))
+    shown = (*experiment.figures, *(league.figures if league is not None else ()))
+    figures = tuple(figure for figure in shown if _may_be_embedded(figure, root, complain))
     titles = [race.title for race in races] or [spectrum.label for spectrum in spectra]
     return Section(
         folder=folder,
-        title=experiment.title or ", ".join(titles) or folder.resolve().name,
+        title=experiment.title or ", ".join(titles) or ("The league" if league else folder.resolve().name),
         races=races,
         verdicts=experiment.verdicts,
         figures=figures,
         spectra=spectra,
+        league=league,
         environments=_count_environments(records),
         others=sum("curve" not in record for record in records),
         links=tuple(path for path in sorted(folder.iterdir()) if path.suffix.lower() in _LINK_SUFFIXES),

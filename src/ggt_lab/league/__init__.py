@@ -1,0 +1,1 @@
+"""The league: tasks × entrants under one protocol, with equal trials for all."""

@@ -1,0 +1,102 @@
+"""The entrants of the league: optimizers, and where the search for their settings begins.
+
+A learning rate is 10^(k/2) for a whole number k, for everybody. A search begins at three neighbouring rates. Besides
+the rate it may change three things; for nearly everybody these are the momentum (twice) and the weight decay.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+__all__ = ["BASELINES", "ENTRANTS", "OURS", "RECOMMENDED", "Entrant"]
+
+_START = {"momentum": 0.9, "weight_decay": 0.0}
+_CHANGES = ({"momentum": 0.95}, {"weight_decay": 0.1}, {"momentum": 0.8})
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """An optimizer with its search."""
+
+    name: str
+    title: str
+    spec: str
+    """What `ggt_lab.optimizers.specs` reads; words in braces are settings."""
+    power: int = -4
+    """The search begins with the rates 10^((power - 1)/2), 10^(power/2) and 10^((power + 1)/2)."""
+    start: Mapping[str, float] = field(default_factory=lambda: _START)
+    """The settings with which the search begins."""
+    changes: tuple[Mapping[str, float], ...] = _CHANGES
+    """What the search may change besides the rate, in this order."""
+    kind: str = "first order"
+    """ "first order", "L-BFGS", or "then L-BFGS": first order for a share of the gradients, and L-BFGS for the rest."""
+    deep: bool = False
+    """It enters the deep tasks, too."""
+
+    def rules(self) -> dict[str, Any]:
+        """All that decides a run: the fields without the title."""
+        return {key: value for key, value in asdict(self).items() if key != "title"}
+
+    def spec_with(self, settings: Mapping[str, float]) -> str:
+        """The spec with these settings."""
+        return self.spec.format(**settings)
+
+
+_ADAMW = "AdamW(betas=({momentum}, 0.999), weight_decay={weight_decay})"
+_MUON = "MuonAndAdamW(momentum={momentum}, weight_decay={weight_decay})"
+_NORMUON = "NorMuonAndAdamW(momentum={momentum}, weight_decay={weight_decay})"
+_SOAP = "pytorch_optimizer.SOAP(betas=({momentum}, 0.95), weight_decay={weight_decay})"
+_GGT = "betas=({{momentum}}, {beta2}), weight_decay={{weight_decay}}"
+
+ENTRANTS = (
+    # The weight decay of torch's SGD goes through the momentum and is not decoupled: a smaller one has an equal effect.
+    Entrant(
+        "sgd",
+        "SGD",
+        "SGD(momentum={momentum}, weight_decay={weight_decay})",
+        power=-2,
+        changes=({"momentum": 0.95}, {"weight_decay": 1e-3}, {"momentum": 0.8}),
+    ),
+    Entrant("adamw", "AdamW", _ADAMW, deep=True),
+    Entrant("muon", "Muon", _MUON, deep=True),
+    Entrant("normuon", "NorMuon", _NORMUON, deep=True),
+    Entrant("soap", "SOAP", _SOAP, deep=True),
+    # With new roots at every step, the default. With roots of every tenth step it diverged at all rates: the first
+    # roots have huge eigenvalues where the first gradients had no part.
+    Entrant(
+        "shampoo",
+        "Shampoo",
+        "pytorch_optimizer.Shampoo(momentum={momentum}, weight_decay={weight_decay}, weight_decouple=True)",
+        power=0,
+    ),
+    Entrant(
+        "lbfgs",
+        "L-BFGS",
+        "LBFGS(history_size={history:.0f}, line_search_fn='strong_wolfe')",
+        power=0,
+        start={"history": 50},
+        changes=({"history": 100}, {"history": 20}, {"history": 10}),
+        kind="L-BFGS",
+    ),
+    Entrant(
+        "adam-lbfgs",
+        "Adam, then L-BFGS",
+        "Adam(betas=({momentum}, 0.999))",
+        start={"momentum": 0.9, "share": 0.5},
+        changes=({"share": 0.25}, {"share": 0.75}, {"momentum": 0.8}),
+        kind="then L-BFGS",
+    ),
+    # The paper has 200 rows. 50 rows are a concession to the CPU.
+    Entrant("ggt", "GGT (paper), 50 rows", f"GGT(window=50, {_GGT.format(beta2=0.999)})", deep=True),
+    Entrant("ggt-parameter", "GGT by parameter", f"GGT(scope='parameter', {_GGT.format(beta2=1.0)})"),
+    Entrant("ggt-polar", "GGT polar, 50 rows", f"GGT(window=50, finish='polar', {_GGT.format(beta2=1.0)})", deep=True),
+    Entrant("whiten-adamw", "whiten(AdamW)", f"whiten({_ADAMW})"),
+    Entrant("whiten-muon", "whiten(Muon)", f"whiten({_MUON})"),
+    Entrant("whiten-normuon", "whiten(NorMuon)", f"whiten({_NORMUON})", deep=True),
+    Entrant("whiten-soap", "whiten(SOAP)", f"whiten({_SOAP})"),
+)
+BASELINES = ("adamw", "muon", "normuon", "soap")
+"""The rivals that the recommended member is measured against."""
+RECOMMENDED = "ggt-polar"
+"""Our recommended member; it was named before the first run."""
+OURS = ("ggt", "ggt-parameter", "ggt-polar", "whiten-adamw", "whiten-muon", "whiten-normuon", "whiten-soap")

@@ -1,0 +1,170 @@
+"""What the cells say together: ranks, performance profiles, our member against its rivals, and pairs with whitening."""
+
+import math
+import random
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ggt_lab.league.cells import Cell
+
+__all__ = ["Pair", "Rank", "Rivalry", "pairs", "profile", "ranks", "reached", "rivalry"]
+
+_RESAMPLES = 2000
+TAUS = tuple(2 ** (k / 4) for k in range(17))
+"""1 to 16."""
+
+
+@dataclass(frozen=True)
+class Rank:
+    """The mean rank of an entrant over tasks, with the middle 95 % of its values over resampled tasks."""
+
+    entrant: str
+    mean: float
+    low: float
+    high: float
+    tasks: int
+
+
+def by_task(cells: Iterable[Cell]) -> dict[str, dict[str, Cell]]:
+    """The cells of complete tasks, by task and entrant: finished ones, and those in which all trials diverged.
+
+    A task is complete if all its entrants are there. Entrants that are nowhere (without package) do not count.
+    """
+    found: dict[str, dict[str, Cell]] = {}
+    lacking: dict[str, set[str]] = {}
+    for cell in cells:
+        if cell.status in ("done", "diverged"):
+            found.setdefault(cell.task, {})[cell.entrant] = cell
+        else:
+            lacking.setdefault(cell.task, set()).add(cell.entrant)
+    somewhere = {name for row in found.values() for name in row}
+    return {task: row for task, row in found.items() if not lacking.get(task, set()) & somewhere}
+
+
+def ranks(cells: Sequence[Cell]) -> list[Rank]:
+    """Mean ranks, the best first. Only entrants with a cell on every task are ranked, against each other."""
+    tasks = by_task(cells)
+    everywhere = sorted(set.intersection(*(set(row) for row in tasks.values()))) if tasks else []
+    columns: dict[str, list[float]] = {name: [] for name in everywhere}
+    for row in tasks.values():
+        scores = {name: row[name].log_mean for name in everywhere}
+        for name, score in scores.items():
+            lower = sum(other < score for other in scores.values())
+            equal = sum(other == score for other in scores.values())
+            columns[name].append(lower + (equal + 1) / 2)
+    generator = random.Random(0)
+    draws = [generator.choices(range(len(tasks)), k=len(tasks)) for _ in range(_RESAMPLES)] if tasks else []
+    found = []
+    for name, column in columns.items():
+        means = sorted(statistics.fmean(column[task] for task in draw) for draw in draws)
+        low, high = means[int(0.025 * _RESAMPLES)], means[int(0.975 * _RESAMPLES)]
+        found.append(Rank(name, statistics.fmean(column), low, high, len(column)))
+    return sorted(found, key=lambda rank: rank.mean)
+
+
+def reached(cell: Cell, level: float) -> float:
+    """The step at which the mean curve of a cell is at a level for the first time; infinite if it never is.
+
+    Between two evaluations the logarithm of the metric is taken as a straight line.
+    """
+    before: tuple[int, float] | None = None
+    for step, value in cell.curve:
+        if value <= level:
+            if before is None or value >= before[1]:
+                return float(step)
+            share = (math.log(before[1]) - math.log(level)) / (math.log(before[1]) - math.log(value))
+            return before[0] + share * (step - before[0])
+        before = (step, value)
+    return math.inf
+
+
+def profile(
+    cells: Sequence[Cell], standard: str, step_seconds: Mapping[tuple[str, str], float] | None = None
+) -> dict[str, list[float]]:
+    """For each entrant, the share of its tasks that it solves within τ times the cost of the cheapest, for `TAUS`.
+
+    A task is solved at the level that ``standard`` has at its end. The cost is a number of steps, or of seconds.
+
+    Args:
+        cells: the cells.
+        standard: the entrant that sets the levels.
+        step_seconds: the seconds of a step, by task and entrant; None counts steps. Tasks in which the time of a step
+            is not known for every entrant are left out.
+    """
+    ratios: dict[str, list[float]] = {}
+    for task, row in by_task(cells).items():
+        if standard not in row or row[standard].mean == math.inf:
+            continue
+        if step_seconds is not None and any((task, name) not in step_seconds for name in row):
+            continue
+        costs = {name: reached(cell, row[standard].mean * (1 + 1e-9)) for name, cell in row.items()}
+        if step_seconds is not None:
+            costs = {name: cost * step_seconds[task, name] for name, cost in costs.items()}
+        cheapest = min(costs.values())
+        for name, cost in costs.items():
+            ratios.setdefault(name, []).append(cost / max(cheapest, 1e-12) if cost < math.inf else math.inf)
+    return {
+        name: [sum(ratio <= tau * (1 + 1e-9) for ratio in values) / len(values) for tau in TAUS]
+        for name, values in ratios.items()
+    }
+
+
+@dataclass(frozen=True)
+class Rivalry:
+    """Our recommended member against its rivals on one task."""
+
+    task: str
+    place: int
+    """Its place among itself and the rivals; 1 is the best."""
+    best_rival: str
+    apart: float
+    """Standard errors by which it lies above the best rival; negative where it is better."""
+    steps: dict[str, float]
+    """The steps to the final level of the best rival, of itself and of each rival; infinite where never reached."""
+
+    @property
+    def level(self) -> bool:
+        """First, or within one standard error of the first."""
+        return self.apart <= 1
+
+
+def rivalry(cells: Sequence[Cell], member: str, rivals: Sequence[str]) -> list[Rivalry]:
+    """The member against the rivals, on every task on which all of them are finished."""
+    found = []
+    for task, row in by_task(cells).items():
+        if not {member, *rivals} <= row.keys():
+            continue
+        best = min(rivals, key=lambda name: row[name].log_mean)
+        place = 1 + sum(row[name].log_mean < row[member].log_mean for name in rivals)
+        level = row[best].mean * (1 + 1e-9)
+        steps = {name: reached(row[name], level) for name in (member, *rivals)}
+        found.append(Rivalry(task, place, best, row[member].apart(row[best]), steps))
+    return found
+
+
+@dataclass(frozen=True)
+class Pair:
+    """An optimizer alone and whitened, on one task."""
+
+    task: str
+    alone: str
+    whitened: str
+    factor: float
+    """The mean alone divided by the mean whitened: above 1 where whitening helps."""
+    apart: float
+    """Standard errors by which alone lies above whitened."""
+
+
+def pairs(cells: Sequence[Cell]) -> list[Pair]:
+    """Every optimizer that is there alone and whitened."""
+    found = []
+    for task, row in by_task(cells).items():
+        for name in row:
+            alone = name.removeprefix("whiten-")
+            if alone != name and alone in row:
+                one, other = row[alone], row[name]
+                ratio = one.log_mean - other.log_mean
+                factor = math.exp(ratio) if math.isfinite(ratio) else math.nan if math.isnan(ratio) else math.inf
+                found.append(Pair(task, alone, name, factor, one.apart(other)))
+    return found

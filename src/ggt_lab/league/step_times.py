@@ -1,0 +1,70 @@
+"""The time of a step of every entrant on a task, taken in turns, so that a busy machine cannot favour one of them.
+
+Each round times all entrants one after the other. The time of an entrant is its median over the rounds. A round has 20
+steps: two whole cycles of an optimizer that refreshes its matrices at every tenth step.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ggt_lab.league.execution import fresh_problem
+from ggt_lab.league.play import Field, missing_packages
+from ggt_lab.league.steppers import Stepper, make_stepper
+from ggt_lab.league.tasks import LeagueTask
+from ggt_lab.runs.results import Record
+from ggt_lab.runs.turns import seconds_in_turns
+
+__all__ = ["Timing", "timed"]
+
+_STEPS = 20
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The step times of one task: something to be done once."""
+
+    field: Field
+    task: LeagueTask
+    rounds: int
+
+    @property
+    def key(self) -> str:
+        """The timing in words, with a hash of the entrants."""
+        names = [entrant.name for task, entrant in self.field.cells() if task == self.task]
+        digests = [self.field.protocol.digest(self.task, self.field.protocol.entrant(name)) for name in names]
+        digest = hashlib.sha256(json.dumps(digests).encode()).hexdigest()[:12]
+        return json.dumps(["league times", self.task.name, self.rounds, self.field.device, digest])
+
+    def __str__(self) -> str:
+        return f"step times, {self.task.name}"
+
+
+def timed(timing: Timing) -> Record:
+    """The median seconds of a gradient and a step, by entrant. The number of rounds is in the record."""
+    field, task = timing.field, timing.task
+    without = missing_packages(field)
+    entrants = [each for one, each in field.cells() if one == task and each.name not in without]
+    endless = 10**9  # so that the schedule stays where it begins
+    steppers = {}
+    for entrant in entrants:
+        problem = fresh_problem(task.problem, field.protocol.tuning_seed, field.device)
+        settings = {**entrant.start, **({"share": 0.0} if "share" in entrant.start else {})}  # the dearer part
+        # A low rate: the time of a step does not depend on it, and nothing diverges. L-BFGS searches its own step.
+        rate = 1e-4 if entrant.kind == "first order" else 1.0
+        steppers[entrant.name] = make_stepper(problem, entrant, settings, rate, endless)
+    movers = {name: _mover(stepper) for name, stepper in steppers.items()}
+    found = seconds_in_turns(movers, rounds=timing.rounds, device=field.device)
+    return {"task": task.name, "step_seconds": found, "rounds": timing.rounds}
+
+
+def _mover(stepper: Stepper) -> Callable[[], int]:
+    def move() -> int:
+        """About 20 gradients; L-BFGS takes several at once."""
+        done = 0
+        while done < _STEPS:
+            done += stepper.move(done).gradients
+        return done
+
+    return move

@@ -1,0 +1,121 @@
+"""How an entrant moves: one gradient at a time, or by L-BFGS, whose line search takes several gradients."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from ggt_lab.league.entrants import Entrant
+from ggt_lab.optimizers.specs import optimizer_factory
+from ggt_lab.problems import Problem
+from ggt_lab.runs.training_loop import loss_gradients
+
+__all__ = ["Move", "Stepper", "make_stepper"]
+
+_ITERATIONS = 20  # of L-BFGS between two looks at the number of gradients
+
+
+class Move(NamedTuple):
+    """What a move took."""
+
+    gradients: int
+    finite: bool
+    """Whether the loss and its gradient were finite; if not, the parameters stayed as they were."""
+
+
+class Stepper(Protocol):
+    """Moves the parameters of a problem."""
+
+    def move(self, done: int) -> Move:
+        """One move, after ``done`` gradients."""
+        ...
+
+
+def make_stepper(problem: Problem, entrant: Entrant, settings: Mapping[str, float], lr: float, steps: int) -> Stepper:
+    """The stepper of an entrant for a run of ``steps`` gradients."""
+    spec = entrant.spec_with(settings)
+    if entrant.kind == "L-BFGS":
+        return _LBFGS(problem, spec, lr, steps)
+    if entrant.kind == "then L-BFGS":
+        switch = round(settings["share"] * steps)
+        after = "LBFGS(history_size=50, line_search_fn='strong_wolfe')"
+        # Adam has a constant rate here, as is the habit of the field.
+        return _Then(_FirstOrder(problem, spec, lambda _: lr), lambda: _LBFGS(problem, after, 1.0, steps), switch)
+    return _FirstOrder(problem, spec, lambda done: lr * (1 + math.cos(math.pi * done / steps)) / 2)
+
+
+class _FirstOrder:
+    """A gradient, then a step of the optimizer."""
+
+    def __init__(self, problem: Problem, spec: str, rate_at: Callable[[int], float]) -> None:
+        self._parameters = list(problem.parameters())
+        self.optimizer = optimizer_factory(spec)(self._parameters, rate_at(0))
+        self._rate_at = rate_at
+        # A deep problem has a faster way to its gradients than a loss and autograd.
+        given: Callable[[], Tensor | None] | None = getattr(problem, "take_gradients", None)
+        self._take_gradients = given or loss_gradients(self.optimizer, problem.loss)
+
+    def move(self, done: int) -> Move:
+        for group in self.optimizer.param_groups:
+            group["lr"] = self._rate_at(done)
+        loss = self._take_gradients()
+        gradients = [p.grad for p in self._parameters if p.grad is not None]
+        size = torch.nn.utils.get_total_norm(gradients)
+        finite = math.isfinite(size.item()) and (loss is None or math.isfinite(loss.item()))
+        if finite:
+            self.optimizer.step()
+        return Move(1, finite)
+
+
+class _LBFGS:
+    """Some iterations of torch's L-BFGS. If they would take more gradients than are left, they are undone."""
+
+    def __init__(self, problem: Problem, spec: str, lr: float, steps: int) -> None:
+        self._parameters = list(problem.parameters())
+        self.optimizer = optimizer_factory(spec)(self._parameters, lr)
+        self._loss = problem.loss
+        self._steps = steps
+        group = self.optimizer.param_groups[0]
+        group["tolerance_grad"] = group["tolerance_change"] = 0.0  # it ends when the gradients are used up
+
+    def move(self, done: int) -> Move:
+        before = [p.detach().clone() for p in self._parameters]
+        group = self.optimizer.param_groups[0]
+        group["max_iter"] = _ITERATIONS
+        group["max_eval"] = max(1, min(_ITERATIONS * 5 // 4, self._steps - done))
+        taken, finite = 0, True
+
+        def closure() -> Tensor:
+            nonlocal taken, finite
+            taken += 1
+            self.optimizer.zero_grad()
+            loss = self._loss()
+            loss.backward()  # type: ignore[no-untyped-call]
+            finite = finite and math.isfinite(loss.item())
+            return loss
+
+        self.optimizer.step(closure)  # type: ignore[arg-type]
+        finite = finite and all(bool(p.isfinite().all()) for p in self._parameters)
+        if not finite or done + taken > self._steps:
+            with torch.no_grad():
+                for parameter, old in zip(self._parameters, before, strict=True):
+                    parameter.copy_(old)
+        if not finite:
+            self.optimizer.state.clear()  # curvature from points that are not finite is of no use
+        return Move(taken, finite)
+
+
+class _Then:
+    """One stepper for the first ``switch`` gradients, and another one for the rest."""
+
+    def __init__(self, first: Stepper, make_second: Callable[[], Stepper], switch: int) -> None:
+        self._first, self._make_second, self._switch = first, make_second, switch
+        self._second: Stepper | None = None
+
+    def move(self, done: int) -> Move:
+        if done < self._switch:
+            return self._first.move(done)
+        self._second = self._second or self._make_second()
+        return self._second.move(done)

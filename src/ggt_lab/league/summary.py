@@ -1,0 +1,111 @@
+"""The league as one JSON object, made from the finished runs: ``league.json``. `tables` turns it into words."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ggt_lab.league.cells import Cell, cell_of, shortness
+from ggt_lab.league.entrants import BASELINES, OURS, RECOMMENDED
+from ggt_lab.league.play import Field, finished, missing_packages
+from ggt_lab.league.standings import TAUS, by_task, pairs, profile, ranks, rivalry
+from ggt_lab.runs.environment import different_machines
+from ggt_lab.runs.results import Record, Results
+
+__all__ = ["STANDARD", "summarize"]
+
+STANDARD = "adamw"
+"""The entrant whose final level counts as solving a task, in the performance profiles."""
+
+
+def summarize(field: Field, folder: Path, missing_data: Mapping[str, str] | None = None) -> Record:
+    """The summary of a folder of results, for all tasks and entrants of the field's protocol.
+
+    Every cell is in it: cells that were not run say why.
+
+    Args:
+        field: the protocol and the device. Tasks and entrants that are not in the field are in the summary, too.
+        folder: the folder of `ggt_lab.league.play.play`.
+        missing_data: why a task has no data, by task.
+    """
+    whole = Field(field.protocol, field.protocol.tasks, field.protocol.entrants, field.device)
+    runs = finished(Results(folder / "results.jsonl"))
+    cells = _cells(whole, runs, missing_data or {})
+    times = _step_seconds(Results(folder / "times.jsonl"))
+    per_second = profile(cells, STANDARD, times) if times else {}
+    spent = Counter[str]()
+    for run in runs.values():
+        spent[run["task"]] += run["cost_s"]
+    checks = [check for task in whole.tasks if (check := shortness(whole, task, runs)) is not None]
+    summary: Record = _plain(
+        {
+            "protocol": field.protocol.common(),
+            "device": field.device,
+            "standard": STANDARD,
+            "recommended": RECOMMENDED,
+            "baselines": BASELINES,
+            "ours": OURS,
+            "tasks": [{**asdict(task), "spent_minutes": round(spent[task.name] / 60, 1)} for task in whole.tasks],
+            "entrants": [asdict(entrant) for entrant in whole.entrants],
+            "cells": [_cell(cell, times) for cell in cells],
+            "complete": list(by_task(cells)),
+            "ranks": [asdict(rank) for rank in ranks(cells)],
+            "taus": TAUS,
+            "profile_per_step": profile(cells, STANDARD),
+            "profile_per_second": per_second,
+            "rivalry": [{**asdict(each), "level": each.level} for each in rivalry(cells, RECOMMENDED, BASELINES)],
+            "pairs": [asdict(pair) for pair in pairs(cells)],
+            "shortness": [asdict(check) for check in checks],
+            "runs": len(runs),
+            "machines": different_machines(list(runs.values())),
+        }
+    )
+    return summary
+
+
+def _cells(field: Field, runs: Mapping[str, Record], missing_data: Mapping[str, str]) -> list[Cell]:
+    packages = missing_packages(field)
+    played = {run["task"] for run in runs.values()}
+    cells = []
+    for task, entrant in field.cells():
+        if entrant.name in packages:
+            missing = f"{packages[entrant.name]} is not installed"
+        elif task.name in missing_data:
+            missing = "its data is missing"
+        elif task.deep and task.name not in played:
+            missing = f"needs a GPU for {task.minutes} minutes" + (f" and {task.data}" if task.data else "")
+        else:
+            missing = ""
+        cells.append(cell_of(field, task, entrant, runs, missing))
+    return cells
+
+
+def _step_seconds(results: Results) -> dict[tuple[str, str], float]:
+    """The seconds of a step by task and entrant; the newest record of a task counts."""
+    return {(record["task"], name): seconds for record in results for name, seconds in record["step_seconds"].items()}
+
+
+def _cell(cell: Cell, times: Mapping[tuple[str, str], float]) -> dict[str, Any]:
+    low, high = cell.interval
+    return {
+        **asdict(cell),
+        "settings": dict(cell.settings),
+        "n": len(cell.values),
+        "mean": cell.mean,
+        "low": low,
+        "high": high,
+        "step_seconds": times.get((cell.task, cell.entrant)),
+    }
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - anything made of numbers, texts, lists and dicts
+    """The value as JSON has it: null for numbers that are not finite, six digits, lists for tuples."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_plain(each) for each in value]
+    return value

@@ -1,0 +1,257 @@
+"""The league in words and tables, from its summary. Markdown and the report show the same parts."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+__all__ = ["Part", "cell_words", "page", "parts", "rival_wins", "speedups"]
+
+Summary = Mapping[str, Any]
+Rows = list[list[str]]
+
+
+class Part(NamedTuple):
+    """A heading, a paragraph and a table; the table may be empty."""
+
+    title: str
+    words: str
+    columns: Sequence[str] = ()
+    rows: Rows = []  # noqa: RUF012 - nobody changes it
+
+
+def cell_words(cell: Mapping[str, Any]) -> str:
+    """A cell of the table: the geometric mean, its interval, n, and marks."""
+    if cell["status"] in ("not run", "diverged"):
+        reason = f": {cell['why']}" if cell["why"] else ""
+        return f"not run{reason}" if cell["status"] == "not run" else f"diverged{reason}"
+    diverged = sum(value is None for value in cell["values"])
+    if diverged:
+        words = f"{diverged} of {cell['n']} diverged"
+    else:
+        words = f"{cell['mean']:.2g}"
+        if cell["n"] > 1:
+            words += f" ({cell['low']:.2g} to {cell['high']:.2g})"
+        words += f", n = {cell['n']}"
+    return words + (" (edge)" if cell["edge"] else "") + (f" ({cell['why']})" if cell["why"] else "")
+
+
+def _played(summary: Summary) -> list[str]:
+    """The tasks with at least one cell that has a result."""
+    have = {cell["task"] for cell in summary["cells"] if cell["status"] in ("done", "partly", "diverged")}
+    return [task["name"] for task in summary["tasks"] if task["name"] in have]
+
+
+def _best(summary: Summary, task: str) -> str | None:
+    """The entrant with the lowest mean on a task, among complete cells."""
+    done = [c for c in summary["cells"] if c["task"] == task and c["status"] == "done" and c["mean"] is not None]
+    return min(done, key=lambda cell: cell["mean"])["entrant"] if done else None
+
+
+def _cells(summary: Summary) -> tuple[list[str], Rows]:
+    """The one table: entrants × tasks that were played. The best of a task is marked."""
+    tasks = _played(summary)
+    by_place = {(cell["task"], cell["entrant"]): cell for cell in summary["cells"]}
+    best = {task: _best(summary, task) for task in tasks}
+    rows = []
+    for entrant in summary["entrants"]:
+        row = [entrant["title"]]
+        for task in tasks:
+            cell = by_place.get((task, entrant["name"]))
+            words = "does not enter" if cell is None else cell_words(cell)
+            row.append(f"{words} ★" if best[task] == entrant["name"] else words)
+        rows.append(row)
+    return ["entrant", *tasks], rows
+
+
+def _markdown(part: Part) -> str:
+    lines = [f"## {part.title}", "", part.words]
+    if part.columns:
+        lines += ["", f"| {' | '.join(part.columns)} |", f"|{'---|' * len(part.columns)}"]
+        lines += [f"| {' | '.join(row)} |" for row in part.rows]
+    return "\n".join(lines)
+
+
+def rival_wins(summary: Summary) -> list[tuple[str, str, str, float]]:
+    """Where a rival is better than everything of ours: (task, rival, our best, our mean / its mean)."""
+    found = []
+    for task in summary["complete"]:
+        done = [c for c in summary["cells"] if c["task"] == task and c["status"] == "done" and c["mean"] is not None]
+        ours = [cell for cell in done if cell["entrant"] in summary["ours"]]
+        rivals = [cell for cell in done if cell["entrant"] not in summary["ours"]]
+        if ours and rivals:
+            mine, other = (min(each, key=lambda cell: cell["mean"]) for each in (ours, rivals))
+            if other["mean"] < mine["mean"]:
+                found.append((task, other["entrant"], mine["entrant"], mine["mean"] / other["mean"]))
+    return found
+
+
+def _titles(summary: Summary) -> dict[str, str]:
+    return {entrant["name"]: entrant["title"] for entrant in summary["entrants"]}
+
+
+def _ranks(summary: Summary) -> tuple[list[str], Rows]:
+    rows = [
+        [_titles(summary)[r["entrant"]], f"{r['mean']:.1f}", f"{r['low']:.1f} to {r['high']:.1f}", str(r["tasks"])]
+        for r in summary["ranks"]
+    ]
+    return ["entrant", "mean rank", "95 % over resampled tasks", "tasks"], rows
+
+
+def _profile(summary: Summary, key: str) -> tuple[list[str], Rows]:
+    shown = [(number, tau) for number, tau in enumerate(summary["taus"]) if tau in (1, 2, 4, 8, 16)]
+    rows = [
+        [_titles(summary)[name], *(f"{100 * shares[number]:.0f} %" for number, _ in shown)]
+        for name, shares in sorted(summary[key].items(), key=lambda item: [-item[1][number] for number, _ in shown])
+    ]
+    return ["entrant", *(f"τ = {tau:g}" for _, tau in shown)], rows
+
+
+def _rivalry(summary: Summary) -> tuple[list[str], Rows]:
+    rivals = [summary["recommended"], *summary["baselines"]]
+    lengths = {task["name"]: task["steps"] for task in summary["tasks"]}
+    rows = []
+    for each in summary["rivalry"]:
+        steps = [
+            f"{each['steps'][name]:.0f}" if each["steps"][name] is not None else f"> {lengths[each['task']]}"
+            for name in rivals
+        ]
+        apart = "diverged" if each["apart"] is None else f"{each['apart']:+.1f}"
+        rows.append([each["task"], str(each["place"]), _titles(summary)[each["best_rival"]], apart, *steps])
+    heading = ["task", "place", "best rival", "standard errors above it"]
+    return [*heading, *(f"steps, {_titles(summary)[name]}" for name in rivals)], rows
+
+
+def speedups(summary: Summary) -> dict[str, float]:
+    """The geometric mean over tasks of our steps divided by the rival's, to the final level of the best rival.
+
+    Who never reaches the level counts with all steps of the run.
+    """
+    lengths = {task["name"]: task["steps"] for task in summary["tasks"]}
+
+    def steps(each: Mapping[str, Any], name: str) -> float:
+        return max(float(lengths[each["task"]] if each["steps"][name] is None else each["steps"][name]), 1.0)
+
+    mine = summary["recommended"]
+    return {
+        rival: statistics.geometric_mean(steps(each, mine) / steps(each, rival) for each in summary["rivalry"])
+        for rival in summary["baselines"]
+        if summary["rivalry"]
+    }
+
+
+def _pairs(summary: Summary) -> tuple[list[str], Rows]:
+    rows = []
+    for each in summary["pairs"]:
+        factor = "–" if each["factor"] is None else f"{each['factor']:.2g}"
+        apart = "–" if each["apart"] is None else f"{each['apart']:+.1f}"
+        rows.append([each["task"], _titles(summary)[each["alone"]], factor, apart])
+    return ["task", "optimizer", "alone / whitened", "standard errors"], rows
+
+
+def _tasks(summary: Summary) -> tuple[list[str], Rows]:
+    checks = {check["task"]: check for check in summary["shortness"]}
+    rows = []
+    for task in summary["tasks"]:
+        check = checks.get(task["name"])
+        words = "–" if check is None else "yes" if check["same_choice"] else f"no, {check['cost']:.3g} times the best"
+        budget = f"{task['minutes']} min {'GPU' if task['deep'] else 'core'}"
+        numbers = [str(task["steps"]), str(task["tuning_steps"]), task["tuned_by"]]
+        spent = f"{task['spent_minutes']:g} min"
+        rows.append([task["name"], task["title"], *numbers, budget, spent, words, task["reference"] or "–"])
+    heading = ["task", "what is reported", "steps", "steps of a trial", "tuned by", "budget", "spent"]
+    return [*heading, "short trials chose what long ones would", "reference"], rows
+
+
+def _choices(summary: Summary) -> tuple[list[str], Rows]:
+    rows = []
+    for cell in summary["cells"]:
+        if cell["trials"]:
+            settings = ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in cell["settings"].items())
+            rate = f"{cell['lr']:.2g}" + (" (edge)" if cell["edge"] else "")
+            seconds = "–" if cell["step_seconds"] is None else f"{1e3 * cell['step_seconds']:.2g} ms"
+            counts = [str(cell["trials"]), str(cell["diverged_trials"]), str(cell["skipped"])]
+            rows.append([cell["task"], _titles(summary)[cell["entrant"]], rate, settings, *counts, seconds])
+    heading = ["task", "entrant", "rate", "settings", "trials", "diverged", "skipped steps", "time of a step"]
+    return heading, rows
+
+
+def _not_run(summary: Summary) -> tuple[list[str], Rows]:
+    by_reason: dict[tuple[str, str], list[str]] = {}
+    for cell in summary["cells"]:
+        if cell["status"] in ("not run", "partly"):
+            reason = cell["why"] or "no run fitted into the time"
+            by_reason.setdefault((cell["task"], reason), []).append(_titles(summary)[cell["entrant"]])
+    rows = [[task, ", ".join(names), reason] for (task, reason), names in by_reason.items()]
+    return ["task", "entrants", "why"], rows
+
+
+def _rival_words(summary: Summary) -> str:
+    titles = _titles(summary)
+    wins = [
+        f"{task}: {titles[rival]} (our best, {titles[mine]}, has {factor:.3g} times its number)"
+        for task, rival, mine, factor in rival_wins(summary)
+    ]
+    complete = f"{len(summary['complete'])} complete tasks"
+    return f"On {len(wins)} of {complete}. {'; '.join(wins)}." if wins else f"On none of {complete}."
+
+
+def _member_words(summary: Summary) -> str:
+    level = sum(each["level"] for each in summary["rivalry"])
+    gains = ", ".join(f"{_titles(summary)[name]} {value:.2f}" for name, value in speedups(summary).items())
+    return (
+        f"It is first, or within one standard error of the first, on {level} of {len(summary['rivalry'])} tasks. We "
+        "divide its steps to the final level of the best rival by the steps of a rival; who never reaches the level "
+        f"counts with all steps of the run. Geometric means over tasks: {gains or 'no task has all of them'}."
+    )
+
+
+def _pair_words(summary: Summary) -> str:
+    helped = [pair for pair in summary["pairs"] if (pair["factor"] or 0) > 1]
+    clear = [pair["apart"] for pair in summary["pairs"] if abs(pair["apart"] or 0) > 2]
+    lower = sum(apart > 0 for apart in clear)
+    return (
+        f"Whitened is lower in {len(helped)} of {len(summary['pairs'])} pairs. By more than two standard errors it is "
+        f"lower in {lower} and higher in {len(clear) - lower}."
+    )
+
+
+_CELL_WORDS = (
+    "A cell is the geometric mean over n fresh seeds, and in parentheses this mean divided and multiplied by the "
+    "exponential of its standard error. With three seeds one standard error is weak evidence. Small is good. ★ marks "
+    "the best of a task. (edge): the best learning rate is the lowest or the highest rate tried."
+)
+
+
+def parts(summary: Summary) -> list[Part]:
+    """The whole league, the most important first."""
+    titles = _titles(summary)
+    rivals = ", ".join(titles[name] for name in summary["baselines"])
+    solved = (
+        f"The share of the tasks that an entrant solves within τ times the cost of the cheapest. A task is solved at "
+        f"the level that {titles[summary['standard']]} has at its end."
+    )
+    seconds = (
+        "As above; the cost is steps times the time of a step, and all entrants took their steps in turns."
+        if summary["profile_per_second"]
+        else "The times of steps were not measured (`ggt league --times`)."
+    )
+    not_run = _not_run(summary)
+    complete = ", ".join(summary["complete"]) or "none"
+    ranked = f"Complete tasks count: {complete}. Entrants that enter all of them are ranked, against each other."
+    return [
+        Part("The table", f"{summary['runs']} runs. {_CELL_WORDS}", *_cells(summary)),
+        Part(f"{titles[summary['recommended']]} against {rivals}", _member_words(summary), *_rivalry(summary)),
+        Part("Where a rival is better than everything of ours", _rival_words(summary)),
+        Part("Mean ranks", ranked, *_ranks(summary)),
+        Part("Performance profile, per step", solved, *_profile(summary, "profile_per_step")),
+        Part("Performance profile, per second", seconds, *_profile(summary, "profile_per_second")),
+        Part("Whitening in front of an optimizer", _pair_words(summary), *_pairs(summary)),
+        Part("Not run", "Every cell was run." if not not_run[1] else "These cells have no result.", *not_run),
+        Part("Tasks", "Steps and budgets were fixed before the first run.", *_tasks(summary)),
+        Part("What the trials chose", "All entrants have equal numbers of trials.", *_choices(summary)),
+    ]
+
+
+def page(summary: Summary) -> str:
+    """The whole league as a Markdown page."""
+    return "\n\n".join(["# The league", "`ggt league` wrote this page.", *map(_markdown, parts(summary))]) + "\n"

@@ -1,0 +1,205 @@
+"""The tasks of the league: what is trained, for how long, by which number it is tuned, and which number is reported.
+
+Steps and budgets were fixed before the first run of a task. A task that changes is another task: a folder with results
+of the task before is refused.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+__all__ = ["DEEP", "SMALL", "TASKS", "LeagueTask"]
+
+
+@dataclass(frozen=True)
+class LeagueTask:
+    """A problem of the lab, with the numbers that the protocol fixes for it."""
+
+    name: str
+    title: str
+    problem: str
+    steps: int
+    """The length of a reported run, in gradients of the loss."""
+    tuning_steps: int
+    """The length of a trial."""
+    metric: str
+    """The number that is reported; small is good."""
+    tuned_by: str
+    """The number that chooses among trials. It is of another split, or (PINNs) of the training points alone."""
+    minutes: int
+    """The budget of the task, all entrants together: minutes of one CPU core, or of one GPU for a deep task."""
+    full_batch: bool = False
+    """Every step sees all of the data, so that L-BFGS can enter."""
+    deep: bool = False
+    """It needs a GPU, and only the entrants for deep tasks enter."""
+    reference: str = ""
+    """What is known of the number that is reported."""
+    data: str = ""
+    """The data that it needs; empty if the problem makes its data."""
+
+    def rules(self) -> dict[str, Any]:
+        """All that decides a run: the fields without those that are words for readers."""
+        return {key: value for key, value in asdict(self).items() if key not in ("title", "reference", "data")}
+
+
+_PINN: dict[str, Any] = {"tuned_by": "loss", "full_batch": True}
+
+SMALL = (
+    LeagueTask(
+        name="factorization",
+        title="matrix factorization, condition 1e4: relative squared error",
+        problem="factorization",
+        steps=500,
+        tuning_steps=200,
+        metric="loss",
+        tuned_by="loss",
+        full_batch=True,
+        minutes=3,
+        reference="the infimum is 0; float32 ends near 1e-13",
+    ),
+    LeagueTask(
+        name="poisson",
+        title="PINN, Poisson with two scales: relative error",
+        problem="pinn-poisson",
+        steps=600,
+        tuning_steps=240,
+        metric="error",
+        reference="the exact solution has error 0; a network that is zero has error 1",
+        minutes=6,
+        **_PINN,
+    ),
+    LeagueTask(
+        name="digits",
+        title="digits, small CNN: test loss",
+        problem="digits-split",
+        steps=400,
+        tuning_steps=160,
+        metric="test_loss",
+        tuned_by="validation_loss",
+        minutes=5,
+        reference="a guess has loss 2.30",
+    ),
+    LeagueTask(
+        name="burgers",
+        title="PINN, Burgers: training loss",
+        problem="pinn-burgers",
+        steps=500,
+        tuning_steps=200,
+        metric="loss",
+        reference="the exact solution has loss 0",
+        minutes=8,
+        **_PINN,
+    ),
+    LeagueTask(
+        name="adding",
+        title="adding problem, plain RNN, 30 steps: squared error",
+        problem="adding",
+        steps=500,
+        tuning_steps=200,
+        metric="test_loss",
+        tuned_by="validation_loss",
+        minutes=7,
+        reference="the constant answer 1 has error 0.167",
+    ),
+    LeagueTask(
+        name="curves",
+        title="deep autoencoder, synthetic curves: squared error per image",
+        problem="curves",
+        steps=500,
+        tuning_steps=200,
+        metric="test_loss",
+        tuned_by="validation_loss",
+        minutes=8,
+        reference="the mean image has an error of about 17",
+    ),
+    LeagueTask(
+        name="allen-cahn",
+        title="PINN, Allen–Cahn: training loss",
+        problem="pinn-allen-cahn",
+        steps=500,
+        tuning_steps=200,
+        metric="loss",
+        reference="the exact solution has loss 0",
+        minutes=8,
+        **_PINN,
+    ),
+    LeagueTask(
+        name="convection",
+        title="PINN, convection with β = 30: relative error",
+        problem="pinn-convection",
+        steps=1000,
+        tuning_steps=400,
+        metric="error",
+        reference="the exact solution has error 0; a network that is zero has error 1",
+        minutes=12,
+        **_PINN,
+    ),
+)
+"""Minutes each, on a CPU."""
+
+DEEP = (
+    LeagueTask(
+        name="gpt-ptb",
+        title="GPT of 10.8 M, PTB characters: test loss",
+        problem="league-gpt-ptb",
+        steps=1200,
+        tuning_steps=500,
+        metric="test_loss",
+        tuned_by="validation_loss",
+        minutes=40,
+        deep=True,
+        data="the Penn Treebank (downloaded, or --data DIR)",
+        reference="prototypes, one seed: AdamW 1.12 and NorMuon 1.06 on the validation text",
+    ),
+    LeagueTask(
+        name="gpt-bytes",
+        title="byte GPT of 25 M, Python sources: test loss",
+        problem="league-gpt-bytes",
+        steps=1200,
+        tuning_steps=500,
+        metric="test_loss",
+        tuned_by="validation_loss",
+        minutes=40,
+        deep=True,
+        data="python-sources.npz (python tools/python_sources.py DIR makes it, then --data DIR)",
+    ),
+    LeagueTask(
+        name="lstm-ptb",
+        title="LSTM of 5.5 M, PTB characters: test loss",
+        problem="league-lstm-ptb",
+        steps=1500,
+        tuning_steps=600,
+        metric="test_loss",
+        tuned_by="validation_loss",
+        minutes=30,
+        deep=True,
+        data="the Penn Treebank (downloaded, or --data DIR)",
+        reference="prototypes, one seed: AdamW 1.056 and SOAP 1.020 on the validation text",
+    ),
+    LeagueTask(
+        name="shake-shake",
+        title="Shake-Shake 26 2×32d, CIFAR-10: test loss",
+        problem="league-shake-shake",
+        steps=3500,
+        tuning_steps=1400,
+        metric="test_loss",
+        tuned_by="validation_loss",
+        minutes=40,
+        deep=True,
+        data="CIFAR-10 (downloaded, or --data DIR)",
+    ),
+    LeagueTask(
+        name="resnet",
+        title="small ResNet, CIFAR-10: test loss",
+        problem="league-resnet",
+        steps=1200,
+        tuning_steps=500,
+        metric="test_loss",
+        tuned_by="validation_loss",
+        minutes=15,
+        deep=True,
+        data="CIFAR-10 (downloaded, or --data DIR)",
+    ),
+)
+"""15 to 40 minutes each, on a GPU."""
+
+TASKS = (*SMALL, *DEEP)

@@ -1,0 +1,63 @@
+"""The deep tasks of the league: deep problems with a part of the data to tune on and another part to report.
+
+Nothing is regularized but by the optimizer's own weight decay, which the league tunes.
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from torch import nn
+
+from ggt_lab.data import Text, synthetic_text
+from ggt_lab.data.python_sources import load_python_sources
+from ggt_lab.models.small_resnet import SmallResNet
+from ggt_lab.problems.deep_problem import register_with_tiny
+from ggt_lab.problems.image_problems import Cifar10, ImageProblem
+from ggt_lab.problems.text_problems import PTBCharacters, PTBCharactersTransformer
+
+__all__ = ["BytesGPT", "LeagueGPT", "LeagueLSTM", "LeagueShakeShake", "LeagueSmallResNet"]
+
+
+@register_with_tiny("league-gpt-ptb")
+class LeagueGPT(PTBCharactersTransformer):
+    """A GPT of 10.8 M parameters on PTB characters, without dropout; tuned on the validation text."""
+
+    metric, with_test, dropout = "test_loss", True, 0.0
+
+
+@register_with_tiny("league-gpt-bytes")
+class BytesGPT(PTBCharactersTransformer):
+    """A GPT of 25.6 M parameters on the bytes of Python sources, see `ggt_lab.data.python_sources`."""
+
+    metric, with_test, dropout = "test_loss", True, 0.0
+    layers, width, heads = 8, 512, 8
+
+    def _read(self) -> Text:
+        return synthetic_text() if self.synthetic else load_python_sources()
+
+
+@register_with_tiny("league-lstm-ptb")
+class LeagueLSTM(PTBCharacters):
+    """The LSTM of claim R1 without the penalty on weights; tuned on the validation text."""
+
+    metric, with_test, l2 = "test_loss", True, 0.0
+
+
+@register_with_tiny("league-shake-shake")
+class LeagueShakeShake(Cifar10):
+    """The CNN of claim C1; 5,000 training images are set aside to tune on."""
+
+    validation = 5000
+    tiny: ClassVar[Mapping[str, Any]] = {**Cifar10.tiny, "validation": 16}
+
+
+@register_with_tiny("league-resnet")
+class LeagueSmallResNet(ImageProblem):
+    """A residual network of 0.7 M parameters; 5,000 training images are set aside to tune on."""
+
+    epochs, width, blocks, validation = 4, 32, 2, 5000
+    captured = compiled = True
+    tiny: ClassVar[Mapping[str, Any]] = {"epochs": 2, "batch": 16, "width": 4, "blocks": 1, "validation": 16}
+
+    def _make_model(self) -> nn.Module:
+        return SmallResNet(self.width, self.blocks)

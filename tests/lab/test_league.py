@@ -1,0 +1,326 @@
+"""The league: its search against made-up results, its statistics against numbers by hand, a whole small league."""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from ggt_lab.cli.commands import run_command
+from ggt_lab.data.python_sources import load_python_sources, make_python_sources
+from ggt_lab.league.cells import Cell, cell_of, shortness
+from ggt_lab.league.entrants import BASELINES, ENTRANTS, OURS, RECOMMENDED
+from ggt_lab.league.execution import execute
+from ggt_lab.league.play import Field, check_folder, missing_packages, play
+from ggt_lab.league.protocol import PROTOCOL, SMOKE, best_trial, next_runs, trials_of
+from ggt_lab.league.standings import pairs, profile, ranks, reached, rivalry
+from ggt_lab.league.steppers import make_stepper
+from ggt_lab.league.tables import cell_words, parts, rival_wins
+from ggt_lab.problems import problem_class
+from ggt_lab.report.page import write_report
+
+CPU = torch.device("cpu")
+TASK, ADAMW = PROTOCOL.task("poisson"), PROTOCOL.entrant("adamw")
+SGD = PROTOCOL.entrant("sgd")
+
+
+def search(score, entrant=SGD, task=TASK):
+    """All runs of a cell, made up: ``score`` maps (power, settings) to the number tuned by; None is a divergence."""
+    done = {}
+    while runs := next_runs(PROTOCOL, task, entrant, done):
+        for run in runs:
+            value = score(run.power, dict(run.settings))
+            points = [] if value is None else [{"step": run.steps, task.tuned_by: value, task.metric: value + run.seed}]
+            status = "diverged" if value is None else "done"
+            done[run.key] = {"task": task.name, "seed": run.seed, "status": status, "points": points, "skipped": 0}
+    return done
+
+
+@pytest.mark.parametrize("best", range(-8, 4))
+def test_every_search_has_six_trials_and_three_fresh_seeds(best):
+    done = search(lambda power, settings: 1 + abs(power - best) + (settings["momentum"] != 0.95) / 4)
+    trials = trials_of(PROTOCOL, TASK, SGD, done)
+    assert len(trials) == len({trial.key for trial in trials}) == PROTOCOL.trials
+    assert {trial.seed for trial in trials} == {100}
+    assert {run["seed"] for run in done.values()} == {100, 0, 1, 2}
+    assert len(done) == 9
+    cell = cell_of(Field(PROTOCOL, (TASK,), (SGD,)), TASK, SGD, done)
+    assert (cell.trials, cell.edge) == (6, not -4 <= best <= 0)  # -2 ± 1, and two rates beyond that are no edge yet
+    # Without luck: the best rate within reach is found, and the better momentum with it.
+    assert cell.lr == pytest.approx(10 ** (min(max(best, -5), 1) / 2))
+    assert dict(cell.settings)["momentum"] == 0.95
+
+
+def test_rates_are_on_one_grid_for_everybody():
+    for entrant in ENTRANTS:
+        powers = [trial.power for trial in trials_of(PROTOCOL, TASK, entrant, {})]
+        assert powers == [entrant.power - 1, entrant.power, entrant.power + 1]
+        assert len(entrant.changes) == PROTOCOL.trials - 3
+
+
+def test_a_search_in_which_everything_diverges_goes_down_and_says_so():
+    done = search(lambda power, settings: None)
+    assert len(done) == PROTOCOL.trials
+    cell = cell_of(Field(PROTOCOL, (TASK,), (SGD,)), TASK, SGD, done)
+    assert (cell.status, cell.why) == ("diverged", "all 6 trials diverged")
+    assert min(trial.power for trial in trials_of(PROTOCOL, TASK, SGD, done)) == SGD.power - 3
+    assert cell.log_mean == math.inf
+
+
+def test_short_trials_are_checked_once_for_each_task():
+    done = search(lambda power, settings: 1.0 + abs(power + 4), ADAMW)
+    assert len(done) == 6 + 3 + 6
+    field = Field(PROTOCOL, (TASK,), (ADAMW,))
+    found = shortness(field, TASK, done)
+    assert (found.same_choice, found.cost) == (True, 1.0)
+    trials = trials_of(PROTOCOL, TASK, ADAMW, done)
+    best = best_trial(trials, done)
+    for trial in trials:  # at full length another trial wins by a factor of two
+        run = done[replace(trial, steps=TASK.steps).key]
+        run["points"][-1][TASK.tuned_by] = 4.0 if trial == best else 2.0
+    found = shortness(field, TASK, done)
+    assert (found.same_choice, found.cost) == (False, 2.0)
+
+
+def test_an_edge_is_marked():
+    done = search(lambda power, settings: 10.0 - power)
+    assert cell_of(Field(PROTOCOL, (TASK,), (SGD,)), TASK, SGD, done).edge
+
+
+def test_recommended_and_rivals_are_entrants():
+    assert {RECOMMENDED, *BASELINES, *OURS} <= {entrant.name for entrant in ENTRANTS}
+
+
+# ---- one run --------------------------------------------------------------------------------------------------------
+
+
+def run_of(entrant, task="factorization", steps=40, seed=0, **settings):
+    task = replace(PROTOCOL.task(task), steps=steps)
+    run = trials_of(PROTOCOL, task, entrant, {})[1]
+    return replace(run, seed=seed, steps=steps, evaluations=4, settings=tuple({**entrant.start, **settings}.items()))
+
+
+def test_a_run_is_the_loop_that_one_would_write():
+    record = execute(run_of(SGD))
+    torch.manual_seed(0)
+    problem = problem_class("factorization")(0, CPU)
+    optimizer = torch.optim.SGD(problem.parameters(), lr=0.1, momentum=0.9)
+    for step in range(40):
+        optimizer.param_groups[0]["lr"] = 0.1 * (1 + math.cos(math.pi * step / 40)) / 2
+        optimizer.zero_grad()
+        problem.loss().backward()
+        optimizer.step()
+    assert record["points"][-1] == {"step": 40, "loss": pytest.approx(problem.loss().item(), rel=1e-5)}
+    assert [point["step"] for point in record["points"]] == [0, 10, 20, 30, 40]
+    assert (record["status"], record["skipped"]) == ("done", 0)
+
+
+@pytest.mark.parametrize("name", ["lbfgs", "adam-lbfgs"])
+def test_the_gradients_of_a_line_search_count(name):
+    entrant, run = PROTOCOL.entrant(name), run_of(PROTOCOL.entrant(name), steps=60)
+    problem = problem_class("factorization")(0, CPU)
+    calls = []
+    loss, problem.loss = problem.loss, lambda: calls.append(1) or loss()
+    stepper = make_stepper(problem, entrant, dict(run.settings), run.lr, 60)
+    done = 0
+    while done < 60:
+        before = [p.detach().clone() for p in problem.parameters()]
+        done += stepper.move(done).gradients
+        if done > 60:  # what took too many gradients is undone
+            assert all(torch.equal(p, old) for p, old in zip(problem.parameters(), before, strict=True))
+    assert done == len(calls)
+    record = execute(run)
+    steps = [point["step"] for point in record["points"]]
+    assert steps == sorted(set(steps))
+    assert steps[-1] == 60
+    assert record["points"][-1]["loss"] < 0.1 * record["points"][0]["loss"]
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw", "ggt", "ggt-polar", "whiten-adamw"])
+def test_gradients_that_are_not_finite_are_left_out_for_everybody(name):
+    problem = problem_class("factorization")(0, CPU)
+    entrant = PROTOCOL.entrant(name)
+    loss, count = problem.loss, 0
+
+    def sometimes():
+        nonlocal count
+        count += 1
+        return loss() * (math.nan if count == 2 else 1.0)
+
+    problem.loss = sometimes
+    stepper = make_stepper(problem, entrant, entrant.start, 0.01, 10)
+    assert stepper.move(0).finite
+    before = problem.left.detach().clone()
+    assert not stepper.move(1).finite
+    assert torch.equal(problem.left, before)
+    assert stepper.move(2).finite
+    assert not torch.equal(problem.left, before)
+
+
+def test_a_run_that_is_never_finite_diverges():
+    record = execute(replace(run_of(SGD), power=40))
+    assert record["status"] == "diverged"
+    assert record["skipped"] > 0
+
+
+# ---- the folder -----------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_of_another_protocol_is_refused(tmp_path):
+    field = Field(PROTOCOL, (TASK,), (ADAMW,))
+    check_folder(tmp_path, field)
+    check_folder(tmp_path, Field(PROTOCOL, (PROTOCOL.task("adding"),), (SGD,)))  # more of the protocol is welcome
+    check_folder(tmp_path, field._replace(tasks=(replace(TASK, title="other words"),)))
+    with pytest.raises(ValueError, match="another protocol: it differs in poisson"):
+        check_folder(tmp_path, field._replace(tasks=(replace(TASK, steps=7),)))
+    with pytest.raises(ValueError, match="it differs in sgd"):
+        check_folder(tmp_path, field._replace(entrants=(replace(SGD, power=3),)))
+    with pytest.raises(ValueError, match="the rules for all"):
+        check_folder(tmp_path, field._replace(protocol=replace(PROTOCOL, trials=9)))
+
+
+def test_a_missing_package_is_named(tmp_path):
+    entrant = replace(SGD, name="rare", title="Rare", spec="no_such_package.Rare(momentum={momentum})")
+    field = Field(replace(SMOKE, entrants=(entrant,)), SMOKE.tasks[:1], (entrant,))
+    assert missing_packages(field) == {"rare": "no_such_package"}
+    assert play(field, tmp_path)
+    cell = cell_of(field, field.tasks[0], entrant, {}, "no_such_package is not installed")
+    assert cell_words({"status": cell.status, "why": cell.why}) == "not run: no_such_package is not installed"
+
+
+def test_a_budget_ends_a_task(tmp_path):
+    field = Field(SMOKE, (replace(SMOKE.tasks[0], minutes=0),), (ADAMW,))
+    assert play(field, tmp_path)
+    assert not (tmp_path / "results.jsonl").exists()
+
+
+# ---- statistics -----------------------------------------------------------------------------------------------------
+
+
+def cell(task, entrant, *values, curve=()):
+    return Cell(task, entrant, "done", values=values, curve=curve)
+
+
+def test_means_and_intervals_are_geometric():
+    one = cell("t", "a", 1.0, 10.0, 100.0)
+    assert one.mean == pytest.approx(10)
+    error = math.log(10) / math.sqrt(3)
+    assert one.interval == pytest.approx((10 * math.exp(-error), 10 * math.exp(error)))
+    other = cell("t", "b", 100.0, 1000.0, 10000.0)
+    assert other.apart(one) == pytest.approx(math.log(100) / 3 / error * 3 / math.sqrt(2))
+    assert cell("t", "c", 1.0, math.inf).mean == math.inf
+    assert cell("t", "c", 0.0, 0.0).mean == pytest.approx(1e-12)
+
+
+def test_ranks():
+    cells = [
+        cell(t, e, v, v) for t, row in {"x": (1, 2, 3), "y": (2, 1, 3)}.items() for e, v in zip("abc", row, strict=True)
+    ]
+    cells += [cell("x", "d", 0.1, 0.1)]  # it is not on every task
+    cells += [Cell("y", "d", "not run"), cell("z", "c", 0.1, 0.1), Cell("z", "a", "partly")]  # z is not complete
+    assert {rank.tasks for rank in ranks(cells)} == {1}  # nor is y, as long as d is somewhere else
+    cells = [each for each in cells if (each.task, each.entrant) != ("y", "d")]
+    found = {rank.entrant: rank for rank in ranks(cells)}
+    assert {name: rank.mean for name, rank in found.items()} == {"a": 1.5, "b": 1.5, "c": 3.0}
+    assert (found["a"].low, found["a"].high, found["c"].low) == (1.0, 2.0, 3.0)
+
+
+def test_profiles_and_levels():
+    slow = cell("t", "adamw", 1.0, 1.0, curve=((0, 100.0), (50, 10.0), (100, 1.0)))
+    fast = cell("t", "fast", 0.1, 0.1, curve=((0, 100.0), (50, 0.1), (100, 0.1)))
+    never = cell("t", "never", 9.0, 9.0, curve=((0, 100.0), (100, 9.0)))
+    assert reached(slow, 10.0) == 50
+    assert reached(fast, 1.0) == pytest.approx(100 / 3)  # two of three decades
+    assert reached(never, 1.0) == math.inf
+    shares = profile([slow, fast, never], "adamw")
+    assert shares["fast"][0] == 1.0
+    assert (shares["adamw"][0], shares["adamw"][-1]) == (0.0, 1.0)
+    assert set(shares["never"]) == {0.0}
+    seconds = {("t", "adamw"): 1.0, ("t", "fast"): 30.0, ("t", "never"): 1.0}
+    assert profile([slow, fast, never], "adamw", seconds)["adamw"][0] == 1.0
+    assert profile([slow, fast, never], "adamw", {("t", "adamw"): 1.0}) == {}
+
+
+def test_rivals_and_pairs():
+    curve = ((0, 8.0), (4, 1.0))
+    cells = [cell("t", "mine", 4.0, 4.1, curve=((0, 8.0), (4, 4.05))), cell("t", "a", 1.0, 1.0, curve=curve)]
+    cells += [cell("t", "b", 2.0, 2.0, curve=((0, 8.0), (4, 2.0))), cell("t", "whiten-a", 0.5, 0.5)]
+    (found,) = rivalry(cells, "mine", ["a", "b"])
+    assert (found.place, found.best_rival, found.level) == (3, "a", False)
+    assert found.steps == {"mine": math.inf, "a": pytest.approx(4), "b": math.inf}
+    (pair,) = pairs(cells)
+    assert (pair.alone, pair.factor) == ("a", pytest.approx(2))
+
+
+def test_where_a_rival_wins():
+    done = {"status": "done", "n": 2, "task": "t"}
+    summary = {
+        "ours": ["x", "y"],
+        "complete": ["t"],
+        "cells": [{**done, "entrant": name, "mean": mean} for name, mean in (("x", 3.0), ("y", 2.0), ("r", 1.0))],
+    }
+    assert rival_wins(summary) == [("t", "r", "y", 2.0)]
+    summary["cells"][0]["mean"] = 0.5
+    assert rival_wins(summary) == []
+
+
+# ---- the whole ------------------------------------------------------------------------------------------------------
+
+
+def test_the_smoke_league(tmp_path, capsys, monkeypatch):
+    """Every task and every entrant once; the summary, the page and the report; and nothing is run twice."""
+    monkeypatch.setenv("COLUMNS", "300")
+    words = ["league", "--smoke", "--out", str(tmp_path)]
+    run_command(words)
+    summary = json.loads((tmp_path / "league.json").read_text())
+    states = {(c["task"], c["entrant"]): (c["status"], c["why"]) for c in summary["cells"]}
+    assert {task for task, _ in states} == {task.name for task in PROTOCOL.tasks}
+    assert {entrant for _, entrant in states} == {entrant.name for entrant in ENTRANTS}
+    for state in states.values():
+        assert state == ("done", "") or "is not installed" in state[1]
+    assert sum(state == ("done", "") for state in states.values()) >= 30
+    assert "adamw" in summary["profile_per_second"]
+    page = (tmp_path / "league.md").read_text()
+    assert all(part.title in page for part in parts(summary))
+    assert "The league" in write_report(tmp_path).read_text()
+    before = (tmp_path / "results.jsonl").read_bytes()
+    run_command([*words, "--task", "poisson", "--entrant", "adamw"])
+    assert (tmp_path / "results.jsonl").read_bytes() == before
+    with pytest.raises(SystemExit):
+        run_command(["league", "--out", str(tmp_path)])
+    assert "holds results of another protocol" in capsys.readouterr().out
+
+
+def test_unknown_names(capsys):
+    with pytest.raises(SystemExit):
+        run_command(["league", "--task", "poison"])
+    assert "did you mean poisson" in capsys.readouterr().out
+
+
+def test_a_damaged_summary_is_named(tmp_path):
+    (tmp_path / "league.json").write_text('{"cells": []}')
+    with pytest.raises(ValueError, match=r"league\.json is left out: it is not the summary of a league"):
+        write_report(tmp_path)
+
+
+# ---- data -----------------------------------------------------------------------------------------------------------
+
+
+def test_python_sources(tmp_path):
+    import zipfile
+
+    for number in range(2):
+        with zipfile.ZipFile(tmp_path / f"{number}.whl", "w") as wheel:
+            for k in range(40):
+                wheel.writestr(f"p{number}/f{k}.py", f"x = {number}{k}\n" * 5)
+            wheel.writestr(f"p{number}/data.bin", "not a source")
+    with pytest.raises(ValueError, match=r"python tools/python_sources\.py"):
+        load_python_sources(tmp_path)
+    make_python_sources(sorted(tmp_path.glob("*.whl")), tmp_path / "python-sources.npz")
+    text = load_python_sources(tmp_path)
+    whole = b"".join(part.tobytes() for part in (text.train, text.valid, text.test))
+    assert whole.count(b"x = ") == 400
+    assert b"not a source" not in whole
+    assert len(text.valid) == len(text.test) == len(whole) // 20
+    assert len(text.vocabulary) == 256
