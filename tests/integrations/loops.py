@@ -1,4 +1,4 @@
-"""What the tests of all packages share: a small model, its data, optimizers with a window, and a loop in plain torch."""
+"""What the tests of all packages share: a small model, its data, optimizers with a window, and a plain loop."""
 
 import os
 import sys
@@ -8,10 +8,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-for folder in ("", "distributed"):
-    sys.path.insert(0, str(Path(__file__).parent.parent / folder))
-
 from torch_ggt import GGT, whiten
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "distributed"))  # for `ranks`
 
 EPOCHS, BATCHES, BATCH = 2, 4, 8
 STEPS = EPOCHS * BATCHES
@@ -22,11 +21,11 @@ def ggt(params, **options):
 
 
 def whitened(params, **options):
-    return whiten(torch.optim.AdamW(params, lr=1e-2), window=3, **options)
+    return whiten(torch.optim.AdamW(params, lr=1e-2, weight_decay=0.0), window=3, **options)
 
 
 def adamw(params):
-    return torch.optim.AdamW(params, lr=1e-2)
+    return torch.optim.AdamW(params, lr=1e-2, weight_decay=0.0)
 
 
 MEMBERS = {"ggt": ggt, "whiten": whitened}

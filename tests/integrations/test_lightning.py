@@ -1,4 +1,4 @@
-"""Lightning's own Trainer: GGT and whiten train, log and resume in it, on one process and on two with a split window."""
+"""Lightning's own Trainer: GGT and whiten train, log and resume in it, on one process and on two."""
 
 import pytest
 import torch

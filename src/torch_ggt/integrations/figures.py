@@ -103,6 +103,7 @@ def write(writer: Any, optimizer: Any, step: int, prefix: str = "ggt/") -> dict[
 
 def consolidate(optimizer: Any, to: int = 0) -> None:  # noqa: ANN401 - see `window_owner`
     """Put a window that is split over ranks together on rank ``to``, before that rank alone saves; on every rank."""
+    window_owner(optimizer)  # raises for an optimizer without a window
     unwrapped(optimizer).consolidate_state_dict(to=to)
 
 

@@ -24,7 +24,9 @@ class Whitened(Optimizer):
         kind: the optimizer's class, or its name: a name in torch.optim ("AdamW"), or with its module in front
             ("schedulefree.AdamWScheduleFree").
         whitening: the options of `torch_ggt.whiten`, e.g. {"window": 20, "window_dtype": "bfloat16"}.
-        **options: the options of the optimizer, e.g. lr=1e-3.
+        options: the options of the optimizer, e.g. {"lr": 1e-3}, for tools that pass only arguments they know
+            (LightningCLI).
+        **more: options of the optimizer, too.
 
     Example:
         >>> import torch
@@ -40,15 +42,14 @@ class Whitened(Optimizer):
         kind: str | type[Optimizer] = "AdamW",
         *,
         whitening: Mapping[str, Any] | None = None,
-        **options: Any,  # noqa: ANN401 - of another optimizer
+        options: Mapping[str, Any] | None = None,
+        **more: Any,  # noqa: ANN401 - of another optimizer
     ) -> Any:  # noqa: ANN401 - the optimizer that was named
         maker = _class_of(kind)
-        if whitening is not None and not isinstance(whitening, Mapping):
-            raise TypeError(
-                f"Whitened: whitening must be a dict of options of torch_ggt.whiten, such as {{'window': 20}}, got "
-                f"whitening={whitening!r}"
-            )
-        return whiten(maker(params, **options), **(whitening or {}))
+        for name, value, example in (("whitening", whitening, "window: 20"), ("options", options, "lr: 1e-3")):
+            if value is not None and not isinstance(value, Mapping):
+                raise TypeError(f"Whitened: {name} must be a dict, such as {{{example}}}, got {name}={value!r}")
+        return whiten(maker(params, **(options or {}), **more), **(whitening or {}))
 
     # Tools that read signatures, such as jsonargparse, look here. It is never called.
     def __init__(
@@ -57,7 +58,8 @@ class Whitened(Optimizer):
         kind: str | type[Optimizer] = "AdamW",
         *,
         whitening: dict[str, Any] | None = None,
-        **options: Any,  # noqa: ANN401 - of another optimizer
+        options: dict[str, Any] | None = None,
+        **more: Any,  # noqa: ANN401 - of another optimizer
     ) -> None:
         raise NotImplementedError
 
