@@ -57,7 +57,12 @@ def parameter(*shape):
         ({"nesterov": 1}, TypeError, "nesterov must be True or False, got nesterov=1"),
         ({"maximize": "yes"}, TypeError, "maximize must be True or False"),
         ({"cuda_graph": 1}, TypeError, "cuda_graph must be True or False, got cuda_graph=1"),
-        ({"process_group": "world"}, TypeError, "process_group must be a torch.distributed.ProcessGroup or None"),
+        (
+            {"process_group": "gloo"},
+            TypeError,
+            "process_group must be a torch.distributed.ProcessGroup, 'world' or None",
+        ),
+        ({"process_group": "world"}, RuntimeError, "its process group does not exist.*init_process_group"),
     ],
     ids=str,
 )

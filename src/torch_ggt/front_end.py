@@ -282,8 +282,15 @@ def attach(optimizer: Optimizer, front: FrontEnd) -> None:
     def reduce(_: Any) -> tuple[Any, ...]:  # noqa: ANN401 - the protocol
         return _hollow, (kind,), (kind.__getstate__(optimizer), front)
 
-    methods = {"load_state_dict": load_state_dict, "__deepcopy__": deep_copy, "__reduce_ex__": reduce}
-    optimizer.__dict__.update(methods)
+    def consolidate_state_dict(to: int = 0) -> None:
+        """Put what is split over ranks together on rank ``to``; every rank must call this. Lightning does."""
+        if hasattr(kind, "consolidate_state_dict"):  # the optimizer splits its own state, too
+            kind.consolidate_state_dict(optimizer, to)
+        front.whitening.consolidate_state_dict(to)
+
+    copies = {"__deepcopy__": deep_copy, "__reduce_ex__": reduce}
+    saving = {"load_state_dict": load_state_dict, "consolidate_state_dict": consolidate_state_dict}
+    optimizer.__dict__.update(copies | saving)
 
 
 def _hollow(kind: type[Optimizer]) -> Optimizer:

@@ -73,8 +73,8 @@ class GGT(FullMatrixOptimizer):
             models, and hosts that are slower than the device. A step that cannot be a graph (``nonfinite="raise"``,
             ``solver="eigh"``, no Triton, parameters without a gradient) is made without one. Not saved with the state.
         process_group: for models that are alike on several ranks (DDP): the ranks over which the window and the
-            work of a step are split. DTensors (FSDP2, tensor parallel) are split already and need none; see
-            docs/distributed.md.
+            work of a step are split, or "world" for all ranks. DTensors (FSDP2, tensor parallel) are split already and
+            need none; see docs/distributed.md.
 
     Example:
         >>> model = torch.nn.Linear(3, 1)
@@ -111,7 +111,7 @@ class GGT(FullMatrixOptimizer):
         maximize: bool = False,
         capturable: bool = False,
         cuda_graph: bool = False,
-        process_group: "ProcessGroup | None" = None,
+        process_group: "ProcessGroup | str | None" = None,
     ) -> None:
         options = {name: value for name, value in locals().items() if name not in ("self", "params", "__class__")}
         super().__init__(params, **options)

@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
 from torch_ggt.backends.cuda_graph import StepGraph
-from torch_ggt.distributed.columns import Columns, check_group
+from torch_ggt.distributed.columns import Columns, existing_group
 from torch_ggt.finish import finished
 from torch_ggt.options import OPTIONS, check, check_agreement, check_flag
 from torch_ggt.parameters import Group, describe
@@ -159,7 +159,7 @@ class FullMatrixOptimizer(Optimizer):
 
     Args:
         params: parameters, named parameters, or param groups.
-        process_group: the ranks over which the window of plain parameters is split, or None.
+        process_group: the ranks over which the window of plain parameters is split, "world" for all of them, or None.
         cuda_graph: make a CUDA graph of the step.
         **options: of the table `torch_ggt.options.OPTIONS`; what is left out has its default.
     """
@@ -179,7 +179,7 @@ class FullMatrixOptimizer(Optimizer):
     ) -> None:
         check_flag("cuda_graph", cuda_graph)
         if process_group is not None:
-            check_group(process_group)
+            process_group = existing_group(process_group)
         unknown = options.keys() - OPTIONS.keys()
         if unknown:
             raise TypeError(f"{type(self).__name__}: unknown options {sorted(unknown)}; there are {sorted(OPTIONS)}")
@@ -259,6 +259,11 @@ class FullMatrixOptimizer(Optimizer):
     def skipped(self) -> int:
         """How many steps were skipped because a gradient was not finite."""
         return max((int(entry["skipped"]) for entry in self.state.values() if "skipped" in entry), default=0)
+
+    @property
+    def process_group(self) -> Any:  # noqa: ANN401 - a ProcessGroup
+        """The ranks over which the window of plain parameters is split, or None."""
+        return self._live.process_group
 
     @torch.no_grad()
     def spectrum(self) -> list[Tensor]:

@@ -52,7 +52,8 @@ class Whitening(FullMatrixOptimizer):
         window_dtype: torch.float32, torch.bfloat16, torch.float64, or the name of one.
         scope: one full matrix for the whole "model", for each param "group", or for each "parameter".
         solver: "eigh", "cholesky", or "auto".
-        process_group: for models that are alike on several ranks (DDP): the ranks over which the window is split.
+        process_group: for models that are alike on several ranks (DDP): the ranks over which the window is split, or
+            "world" for all ranks.
 
     Example:
         >>> model = torch.nn.Linear(3, 1)

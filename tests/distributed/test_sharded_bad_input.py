@@ -280,7 +280,7 @@ def destroyed_subgroup():
     optimizer.step()
 
 
-@case("process_group must be a torch.distributed.ProcessGroup or None, got 'gloo'")
+@case("process_group must be a torch.distributed.ProcessGroup, 'world' or None, got 'gloo'")
 def no_group():
     GGT(parameters_of((2,)), process_group="gloo")
 

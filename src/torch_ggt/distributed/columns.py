@@ -23,7 +23,7 @@ from torch_ggt.distributed.gathering import Gathering
 from torch_ggt.distributed.owners import Box, Owners
 from torch_ggt.distributed.pieces import Piece, is_dtensor, piece_of_dtensor, slice_of, whole
 
-__all__ = ["Columns", "Local", "Sharded", "check_group", "choose"]
+__all__ = ["Columns", "Local", "Sharded", "choose", "existing_group"]
 
 _ONLY_SOME = (
     "GGT: ranks disagree: this rank has gradients for other parameters than in the step before, other dtypes, or "
@@ -215,14 +215,18 @@ def choose(process_group: Any, parameters: Sequence[Any]) -> Columns:  # noqa: A
     return Sharded(_group_of(meshes), split=False) if meshes else Local()
 
 
-def check_group(process_group: Any) -> None:  # noqa: ANN401 - anything a user passes
-    """Raise unless this is a process group that exists."""
+def existing_group(process_group: Any) -> Any:  # noqa: ANN401 - anything a user passes
+    """The process group that was given; "world" is the group of all ranks. Raise unless it exists."""
+    if process_group == "world" and dist.is_available():
+        _check_alive(None)
+        return dist.group.WORLD
     if not dist.is_available() or not isinstance(process_group, dist.ProcessGroup):
         raise TypeError(
-            f"GGT: process_group must be a torch.distributed.ProcessGroup or None, got {process_group!r}; e.g. "
-            "torch.distributed.group.WORLD after init_process_group(), or device_mesh.get_group()"
+            f"GGT: process_group must be a torch.distributed.ProcessGroup, 'world' or None, got {process_group!r}; "
+            "e.g. torch.distributed.group.WORLD after init_process_group(), or device_mesh.get_group()"
         )
     _check_alive(process_group)
+    return process_group
 
 
 def _check_alive(group: Any) -> None:  # noqa: ANN401 - a ProcessGroup

@@ -23,7 +23,7 @@ from torch_ggt.spectrum.diagnosis import Diagnosis, diagnose, isotropic_moment
 from torch_ggt.step import FullMatrixOptimizer
 from torch_ggt.window import Window
 
-__all__ = ["SpectrumRecord", "SpectrumRecorder"]
+__all__ = ["SpectrumRecord", "SpectrumRecorder", "unwrapped"]
 
 _Call = tuple[tuple[Any, ...], dict[str, Any]]  # the arguments of a step
 
@@ -39,6 +39,13 @@ class SpectrumRecord:
     compared: StepComparison | None = None  #: The steps compared, if this was a moment for it.
 
 
+def unwrapped(optimizer: Any) -> Any:  # noqa: ANN401 - an optimizer, or the wrapper of a package
+    """The torch optimizer inside the wrappers of Accelerate and Lightning, which keep it as ``optimizer``."""
+    while isinstance(getattr(optimizer, "optimizer", None), Optimizer):
+        optimizer = optimizer.optimizer
+    return optimizer
+
+
 class SpectrumRecorder:
     """Record the singular values of the window of recent gradients after each step.
 
@@ -49,7 +56,8 @@ class SpectrumRecorder:
     Args:
         optimizer: a GGT, whose window the recorder reads, or any other torch.optim.Optimizer, for which it keeps its
             own window. That window takes the gradients at the call of ``step``: unscaled, and clipped if you clip. With
-            a closure it takes the gradients of the first evaluation.
+            a closure it takes the gradients of the first evaluation. The wrappers of Accelerate and Lightning are
+            taken off.
         every: record each ``every``-th step. The recorder's own window takes the gradient of every step.
         window: how many gradients the recorder's own window holds, 20 by default; not for a GGT.
         window_dtype: torch.float32, torch.bfloat16 or torch.float64, for the recorder's own window; not for a GGT.
@@ -66,6 +74,7 @@ class SpectrumRecorder:
         window_dtype: torch.dtype = torch.float32,
         diagnose_every: int | None = None,
     ) -> None:
+        optimizer = unwrapped(optimizer)
         if not isinstance(optimizer, Optimizer):
             raise TypeError(f"optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}")
         for name, value in {"every": every, "window": window, "diagnose_every": diagnose_every}.items():
