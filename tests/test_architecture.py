@@ -33,7 +33,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 # Every room, from the ground up. A room imports only rooms that stand on a line above its own.
 ORDER = [
     {"groups", "layout", "parameters", "polar", "quadrature", "reference", "rules", "shrinkage", "sinks"},
-    {"distributed", "finish", "scopes", "solver"},
+    {"distributed", "finish", "formats", "scopes", "solver"},
     {"options"},
     {"backends"},
     {"window"},

@@ -152,7 +152,7 @@ def test_it_prints_a_table():
         ("7B", {}, "a model, its parameters, param groups, or a number of parameters, got str"),
         ([], {}, "no trainable parameters"),
         (10, {"window": 0}, "window must be an int ≥ 1"),
-        (10, {"window_dtype": "int8"}, "window_dtype must be one of"),
+        (10, {"window_dtype": "int2"}, "window_dtype must be one of"),
         (10, {"finish": "unknown"}, "finish must be one of 'none'"),
         (10, {"ranks": 0}, "ranks must be an int ≥ 1, got ranks=0"),
     ],

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from torch_ggt import backends
 from torch_ggt.backends.plain import Scratch, TorchBackend, column_slices
+from torch_ggt.formats import Coded, format_of
 
 __all__ = ["GramRow", "Window"]
 
@@ -43,7 +44,7 @@ class GramRow(NamedTuple):
 class Part:
     """What a window holds of one matrix: views."""
 
-    rows: Tensor
+    rows: Tensor | Coded
     gram: Tensor
     decay: Tensor
     momentum: Tensor
@@ -59,12 +60,13 @@ class Window:
         columns: d.
         borders: for several full matrices: the first column of each, and d; length B + 1. All shapes below then have B
             where they have "...". None: one matrix, and nothing where they have "...".
-        dtype: of the stored rows: float32, bfloat16 or float64.
+        dtype: how rows are stored: a dtype, or the name of a format (`formats.FORMATS`).
         device: where all of it lives.
         backend: what carries out the two passes; None: the one for ``device``.
 
     Attributes:
-        rows: W, shape (r, d). The Gram matrix belongs to the rows *as stored*, rounding included.
+        rows: W, shape (r, d): a tensor, or integers with scales. The Gram matrix belongs to the rows *as stored*,
+            rounding included.
         gram: K = W Wᵀ, shape (..., r, r), float64.
         decay, momentum: β₂ and β₁, once for each step of age, shape (..., r), float64; 0 for rows not yet written. They
             are state, so that betas may change at every step.
@@ -86,14 +88,15 @@ class Window:
         columns: int,
         *,
         borders: Sequence[int] | None = None,
-        dtype: torch.dtype = torch.float32,
+        dtype: torch.dtype | str = torch.float32,
         device: torch.device | str = "cpu",
         backend: TorchBackend | None = None,
     ) -> None:
         batch = () if borders is None else (len(borders) - 1,)
         self.backend = backends.choose(torch.device(device)) if backend is None else backend
         self.borders = None if borders is None else tuple(borders)
-        self.rows = torch.zeros(size, columns, dtype=dtype, device=device)
+        self.format = format_of(dtype)
+        self.rows = self.format.allocate(size, columns, device)
         self.gram = torch.zeros(*batch, size, size, dtype=torch.float64, device=device)
         self.decay = torch.zeros(*batch, size, dtype=torch.float64, device=device)
         self.momentum = torch.zeros(*batch, size, dtype=torch.float64, device=device)
@@ -142,7 +145,10 @@ class Window:
 
     def squares(self) -> Tensor:
         """What the columns that are here add to the diagonal of K, (..., r)."""
-        sums = [self._weighed(self.backend.measure(row[None], row, self.runs)) for row in self.rows]
+        sums = []
+        for slot in range(self.size):
+            one = self.rows[slot : slot + 1]
+            sums.append(self._weighed(self.backend.measure(one, one.double()[0], self.runs)))
         return torch.stack([own[..., -1] for own in sums], -1)
 
     def _weighed(self, sums: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from torch_ggt import solver as solvers
 from torch_ggt.backends import compiled
+from torch_ggt.formats import BLOCK, Coded
 from torch_ggt.shrinkage import noise_share, shrunk
 
 __all__ = ["HostBackend", "Scratch", "TorchBackend", "column_slices", "expand", "gram_row"]
@@ -32,15 +33,17 @@ _LARGEST = 1e30
 
 
 def gram_row(
-    rows: Tensor, row: Tensor, borders: Sequence[int] | None = None, scratch: "Scratch | None" = None
+    rows: Tensor | Coded, row: Tensor, borders: Sequence[int] | None = None, scratch: "Scratch | None" = None
 ) -> Tensor:
     """(W v, v·v): the inner products of ``row`` (d,) with every row of ``rows`` (r, d) and with itself, in float64.
 
     Shape (r + 1,): what a Gram matrix needs to know of a row, in one pass. With ``borders`` (B + 1,) the columns
-    belong to B matrices, and the shape is (B, r + 1). v is rounded to the dtype of the rows first.
+    belong to B matrices, and the shape is (B, r + 1). v is first rounded as it would be stored.
     """
     if borders is not None:
         return torch.stack([gram_row(rows[:, part], row[part]) for part in column_slices(borders)])
+    if isinstance(rows, Coded):
+        return gram_row_by_blocks(rows, rows.stored(row), scratch)
     row = row.to(rows.dtype)
     if rows.dtype == torch.float64:
         return torch.cat([torch.mv(rows, row), torch.dot(row, row)[None]])
@@ -51,7 +54,7 @@ def gram_row(
     return gram_row_by_blocks(rows, row, scratch)
 
 
-def gram_row_by_blocks(rows: Tensor, row: Tensor, scratch: "Scratch | None" = None) -> Tensor:
+def gram_row_by_blocks(rows: Tensor | Coded, row: Tensor, scratch: "Scratch | None" = None) -> Tensor:
     """`gram_row` for one matrix; a block of rows is widened to float64 at a time."""
     products = torch.zeros(rows.shape[0] + 1, dtype=torch.float64, device=rows.device)
     scratch = Scratch() if scratch is None else scratch
@@ -64,14 +67,15 @@ def gram_row_by_blocks(rows: Tensor, row: Tensor, scratch: "Scratch | None" = No
         for top in range(0, size, scratch.height):
             height = min(scratch.height, size - top)
             source = rows.narrow(0, top, height).narrow(1, left, width)
-            block = scratch.buffer.narrow(0, 0, height * width).view(height, width).copy_(source)  # type: ignore[union-attr]
+            block = scratch.buffer.narrow(0, 0, height * width).view(height, width)  # type: ignore[union-attr]
+            block = source.read(block) if isinstance(source, Coded) else block.copy_(source)
             products.narrow(0, top, height).addmv_(block, piece)
         products.select(0, size).add_(torch.dot(piece, piece))
     return products
 
 
 def expand(
-    rows: Tensor, coefficients: Tensor, gram: Tensor, out: Tensor, borders: Sequence[int] | None = None
+    rows: Tensor | Coded, coefficients: Tensor, gram: Tensor, out: Tensor, borders: Sequence[int] | None = None
 ) -> Tensor:
     """Wᵀ c into ``out`` (d,), for float64 coefficients c (r,); ``gram`` is W Wᵀ.
 
@@ -80,6 +84,8 @@ def expand(
     if borders is not None:
         for index, part in enumerate(column_slices(borders)):
             expand(rows[:, part], coefficients[index], gram[index], out[part])
+    elif isinstance(rows, Coded):
+        expand_by_blocks(rows, coefficients, out)
     elif rows.dtype == torch.float64:
         torch.mv(rows.t(), coefficients, out=out)
     elif rows.dtype != torch.float32 or rows.device.type != "cpu" or max(map(abs, coefficients.tolist())) > _LARGEST:
@@ -97,7 +103,7 @@ def expand(
     return out
 
 
-def expand_by_blocks(rows: Tensor, coefficients: Tensor, out: Tensor) -> None:
+def expand_by_blocks(rows: Tensor | Coded, coefficients: Tensor, out: Tensor) -> None:
     scratch = Scratch()
     scratch.fit(rows)
     for left in range(0, rows.shape[1], scratch.width):
@@ -105,7 +111,8 @@ def expand_by_blocks(rows: Tensor, coefficients: Tensor, out: Tensor) -> None:
         piece = torch.zeros_like(out[columns], dtype=torch.float64)
         for top in range(0, rows.shape[0], scratch.height):
             source = rows[top : top + scratch.height, columns]
-            block = scratch.buffer[: source.numel()].view(source.shape).copy_(source)  # type: ignore[index]
+            block = scratch.buffer[: source.numel()].view(source.shape)  # type: ignore[index]
+            block = source.read(block) if isinstance(source, Coded) else block.copy_(source)
             piece.addmv_(block.t(), coefficients[top : top + scratch.height])
         out[columns] = piece
 
@@ -127,7 +134,7 @@ class Scratch:
     buffer: Tensor | None = None
     width = height = 1
 
-    def fit(self, rows: Tensor) -> None:
+    def fit(self, rows: Tensor | Coded) -> None:
         """Make room for blocks of ``rows``."""
         size, columns = rows.shape
         if rows.device.type == "cpu":
@@ -135,7 +142,7 @@ class Scratch:
             fewest = _CPU_LONG_ROWS if columns >= _CPU_WIDTH else _CPU_LONG_ROWS // 2
             self.height = min(size, max(fewest, _CPU_BLOCK // self.width))
         else:
-            self.width = max(1, min(columns, _GPU_BLOCK // size))
+            self.width = max(1, min(columns, max(BLOCK, _GPU_BLOCK // size // BLOCK * BLOCK)))
             self.height = min(size, max(1, _GPU_BLOCK // self.width))
         self.buffer = torch.empty(self.height * self.width, dtype=torch.float64, device=rows.device)
 
@@ -267,7 +274,11 @@ class HostBackend(TorchBackend):
             if not accepted or not (filled > 0 or float(own[-1]) > 0):
                 continue
             slot = int(part.position)
-            part.rows[slot].copy_(row if columns is None else row[columns])
+            own_row = row if columns is None else row[columns]
+            if isinstance(part.rows, Coded):
+                part.rows.write(slot, own_row)
+            else:
+                part.rows[slot].copy_(own_row)
             if carry is not None:
                 target, source = carry if columns is None else (carry[0][columns], carry[1][columns])
                 target.copy_(source)
@@ -303,7 +314,12 @@ def _add_buffer(block: Any, rows: list[Tensor], buffer: str, beta: float, ahead:
         block.pending = list(zip(buffers, updated, strict=True))
 
 
-def _replace_row(rows: Tensor, slot: Tensor, row: Tensor, taken: Tensor) -> None:
+def _replace_row(rows: Tensor | Coded, slot: Tensor, row: Tensor, taken: Tensor) -> None:
+    if isinstance(rows, Coded):
+        codes, scales = rows.format.encode(row)
+        _replace_row(rows.codes, slot, codes, taken)
+        _replace_row(rows.scales, slot, scales, taken)
+        return
     slot = slot[None]
     kept = rows.index_select(0, slot).squeeze(0)
     rows.index_copy_(0, slot, torch.where(taken, row.to(rows.dtype), kept, out=kept)[None])
