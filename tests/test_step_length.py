@@ -29,7 +29,7 @@ def lengths(parameter, optimizer, gradients):
     window=st.integers(1, 30),
     d=st.integers(1, 60),
     solver=st.sampled_from(["eigh", "cholesky"]),
-    dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.float64]),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.float64, "int8", "int4"]),
     seed=st.integers(0, 2**16),
 )
 def test_never_longer_than_one(exponent, beta1, beta2, eps, window, d, solver, dtype, seed):
@@ -122,6 +122,15 @@ def test_hard_windows(kind, dtype, window, d, steps, beta1):
             smallest = torch.linalg.eigvalsh(gram / gram.trace())[0]
             assert smallest >= -1e-6 / (2 * window), t
     assert optimizer.skipped == 0
+
+
+@pytest.mark.parametrize("kind", HARD)
+@pytest.mark.parametrize("stored", ["int8", "int4"])
+@pytest.mark.parametrize(
+    ("window", "d", "steps"), [(20, 2000, 200), (60, 600, 130), pytest.param(200, 20_000, 1000, marks=pytest.mark.soak)]
+)
+def test_hard_windows_of_integers(kind, stored, window, d, steps):
+    test_hard_windows(kind, stored, window, d, steps, 0.9 if d == 2000 else 0.0)
 
 
 @pytest.mark.parametrize("kind", HARD)

@@ -143,12 +143,17 @@ class Window:
         sums = self.backend.measure(self.rows, row, self.runs, self.scratch)
         return GramRow(sums if self.weights is None else self._weighed(sums))  # a call less in most steps
 
+    def row(self, slot: int) -> Tensor:
+        """A stored row (d,) as numbers."""
+        one = self.rows[slot : slot + 1]
+        return (one.format.decode(one.codes, one.scales) if isinstance(one, Coded) else one)[0]
+
     def squares(self) -> Tensor:
         """What the columns that are here add to the diagonal of K, (..., r)."""
         sums = []
         for slot in range(self.size):
-            one = self.rows[slot : slot + 1]
-            sums.append(self._weighed(self.backend.measure(one, one.double()[0], self.runs)))
+            one = self.backend.measure(self.rows[slot : slot + 1], self.row(slot), self.runs)
+            sums.append(self._weighed(one))
         return torch.stack([own[..., -1] for own in sums], -1)
 
     def _weighed(self, sums: Tensor) -> Tensor:

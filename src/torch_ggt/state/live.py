@@ -361,8 +361,8 @@ def _mended(window: Window, columns: Columns) -> bool:
     found = columns.total(window.squares())
     if torch.allclose(found, window.gram.diagonal(dim1=-2, dim2=-1), rtol=1e-9, atol=0.0):
         return False
-    rows = (window.rows[slot : slot + 1].double()[0] for slot in range(window.size))
-    products = columns.total(torch.stack([window.measure(row).products for row in rows]))
+    rows = [window.measure(window.row(slot)).products for slot in range(window.size)]
+    products = columns.total(torch.stack(rows))
     for index, row in enumerate(products):
         window.gram[..., index, :].copy_(row)
     return True
