@@ -148,16 +148,13 @@ class BlockFormat(Format):
         """The rows (..., n) as numbers s·i^p, exact in float32; into ``out``, if that is given."""
         if out is None:
             out = codes.new_empty((*codes.shape[:-1], codes.shape[-1] * self.per_byte), dtype=torch.float32)
-        blocks = _blocks(out, BLOCK)
         if self.packed:
             both = _blocks(codes, BLOCK // 2)
-            low, high = blocks.chunk(2, -1)
-            low.copy_(both & 15)
-            high.copy_(both >> 4)
-            blocks.sub_(8)
+            integers = torch.cat((both & 15, both >> 4), -1).to(torch.int16).sub_(8)
         else:
-            blocks.copy_(_blocks(codes, BLOCK))
-        blocks.mul_(blocks.abs() if self.power == 2 else blocks.square()).mul_(scales[..., None])
+            integers = _blocks(codes, BLOCK).to(torch.int16)
+        integers.mul_(integers.abs() if self.power == 2 else integers.square())  # 16 bits hold 127² and 7³
+        _blocks(out, BLOCK).copy_(integers).mul_(scales[..., None])
         return out
 
     def views(self, rows: "Coded", layout: Layout, window: str) -> dict[str, list[Tensor]]:

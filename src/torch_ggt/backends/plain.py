@@ -23,6 +23,7 @@ __all__ = ["HostBackend", "Scratch", "TorchBackend", "column_slices", "expand", 
 # largest width get 8 MiB, a few rows at a time. A GPU needs enough to fill it.
 _CPU_BLOCK = 262_144
 _CPU_WIDTH = 131_072
+_CPU_CODED_WIDTH = 32_768  # to read integers takes temporaries, which must stay in the cache
 _CPU_LONG_ROWS = 8
 _GPU_BLOCK = 16 * 1_048_576
 
@@ -138,8 +139,9 @@ class Scratch:
         """Make room for blocks of ``rows``."""
         size, columns = rows.shape
         if rows.device.type == "cpu":
-            self.width = max(1, min(columns, _CPU_WIDTH))
-            fewest = _CPU_LONG_ROWS if columns >= _CPU_WIDTH else _CPU_LONG_ROWS // 2
+            widest = _CPU_CODED_WIDTH if isinstance(rows, Coded) else _CPU_WIDTH
+            self.width = max(1, min(columns, widest))
+            fewest = _CPU_LONG_ROWS if columns >= widest else _CPU_LONG_ROWS // 2
             self.height = min(size, max(fewest, _CPU_BLOCK // self.width))
         else:
             self.width = max(1, min(columns, max(BLOCK, _GPU_BLOCK // size // BLOCK * BLOCK)))
