@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 LIMIT = 1 + 1e-5
+# What rounding has cut off from the newest row comes on top: at most half a step beside the largest number of a block.
+LIMITS = {"int8": 1.008, "int4": 1.25}
 
 
 def lengths(parameter, optimizer, gradients):
@@ -37,7 +39,7 @@ def test_never_longer_than_one(exponent, beta1, beta2, eps, window, d, solver, d
     parameter, optimizer = single(d, betas=(beta1, beta2), eps=eps, window=window, solver=solver, window_dtype=dtype)
     gradients = (torch.randn(d, generator=generator) * 10**exponent for _ in range(2 * window + 5))
     for length in lengths(parameter, optimizer, gradients):
-        assert length <= LIMIT
+        assert length <= LIMITS.get(dtype, LIMIT)
 
 
 @pytest.mark.parametrize("scale", [1e-12, 1e-6, 1.0, 1e6, 1e12])
@@ -116,7 +118,7 @@ def test_hard_windows(kind, dtype, window, d, steps, beta1):
     parameter, optimizer = single(d, betas=(beta1, 1.0), window=window, window_dtype=dtype)
     gradients = hard(kind, d, steps, generator)
     for t, length in enumerate(lengths(parameter, optimizer, gradients)):
-        assert length <= LIMIT, t  # NaN fails, too
+        assert length <= LIMITS.get(dtype, LIMIT), t  # NaN fails, too
         if t % 100 == 99 or t == steps - 1:
             gram = optimizer.state[parameter]["gram"]
             smallest = torch.linalg.eigvalsh(gram / gram.trace())[0]

@@ -44,6 +44,10 @@ def run(name):
         step = torch.cat([(before[n] - after[n]).flatten().double() for n in names])
         rows = whole_rows(optimizer, [(6 - age) % 5 for age in range(5)])
         expected = inverse_root(rows.T, rows[0], eps=1e-4, jitter=1e-3)
+        state = optimizer.state_dict()["state"].values()
+        v = [getattr(e["momentum_buffer"], "full_tensor", lambda e=e: e["momentum_buffer"])() for e in state]
+        v = torch.cat([part.flatten().double() for part in v])
+        expected += (expected @ rows[0]) / (rows[0] @ rows[0]) * (v - rows[0])
         found[mode, "error"] = float((step - expected).norm() / expected.norm())
         found[mode, "resumes"] = resumes(mode, model, optimizer, options)
     return found

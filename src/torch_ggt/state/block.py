@@ -71,7 +71,7 @@ class Block:
         finishing: (param group, its finish, the places of its parameters in ``allotted``), without those of "none".
         numbers: by name, what the rule remembers of each matrix beside its windows: float64, shape of ``window.count``.
         rms_scale: 0.2·√(elements of the matrix): the factor of adjust_lr_fn="match_rms_adamw".
-        sums, carry, pending, active, complete: of the step that is under way; see `backends.plain`.
+        sums, newest, carry, pending, active, complete: of the step that is under way; see `backends.plain`.
         how: of the step that is under way, the jitter, solver and tolerance of its r × r functions.
     """
 
@@ -92,6 +92,7 @@ class Block:
         self.published: list[tuple[dict[str, Any], str, Tensor]] = []
         """(dictionary, key, tensor): what this block has put into the state."""
         self.sums: Tensor
+        self.newest: Tensor
         self.carry: tuple[Tensor, Tensor] | None = None
         self.pending: list[tuple[Tensor, Tensor]] = []
         self.active: Tensor | None = None
