@@ -11,7 +11,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
 from torch_ggt import GGT, backends
-from torch_ggt.backends.triton import TritonBackend, passes, ring, root, tensors
+from torch_ggt.backends.triton import TritonBackend, coded, passes, ring, root, tensors
 from torch_ggt.backends.triton.launch import start
 
 started = []
@@ -71,7 +71,7 @@ def check_that_state_is_read_before_it_is_written(ptx):
 
 driver.set_active(Driver())
 counted = collections.Counter()
-for module in (passes, tensors, ring, root):
+for module in (coded, passes, tensors, ring, root):
     module.launch = launch_both_ways
 backends.choose = lambda _: TritonBackend()
 for scope in ("model", "parameter"):
@@ -83,4 +83,14 @@ for scope in ("model", "parameter"):
             parameter.grad = torch.randn_like(parameter)
         for _ in range(2):
             optimizer.step()
+plain_ones = dict(counted)
+counted.clear()
+for dtype in ("int8", "int4"):
+    made = [torch.nn.Parameter(torch.zeros(shape)) for shape in ((16, 16), (7,), (3, 5))]
+    optimizer = GGT(made, window=20, window_dtype=dtype, solver="cholesky")
+    optimizer._refused = lambda *_: False
+    for parameter in made:
+        parameter.grad = torch.randn_like(parameter)
+    optimizer.step()
 print(dict(counted))
+print(plain_ones)

@@ -33,7 +33,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 # Every room, from the ground up. A room imports only rooms that stand on a line above its own.
 ORDER = [
     {"groups", "layout", "parameters", "polar", "quadrature", "reference", "rules", "shrinkage", "sinks"},
-    {"distributed", "finish", "scopes", "solver"},
+    {"distributed", "finish", "formats", "scopes", "solver"},
     {"options"},
     {"backends"},
     {"window"},
@@ -113,7 +113,7 @@ def test_no_module_is_long():
         assert len(path.read_text().splitlines()) <= 400, path.name
 
 
-@pytest.mark.xfail(strict=True, reason="about 8,200 lines; docs/architecture.md says that the goal was missed")
+@pytest.mark.xfail(strict=True, reason="about 8,900 lines; docs/architecture.md says that the goal was missed")
 def test_all_modules_together_are_short():
     assert sum(len(path.read_text().splitlines()) for path in FILES) <= 4900
 

@@ -32,7 +32,13 @@ def bytes_after_a_step(parameters, **options):
     found = {"window": {}, "buffers": {}, "small": {}}
     for entry in optimizer.state.values():
         for key, tensor in entry.items():
-            kind = "window" if key == "window" else "buffers" if key.endswith(("buffer", "avg", "sq")) else "small"
+            kind = (
+                "window"
+                if key.startswith("window")
+                else "buffers"
+                if key.endswith(("buffer", "avg", "sq"))
+                else "small"
+            )
             storage = tensor.untyped_storage()
             found[kind][storage.data_ptr()] = storage.nbytes()
     row = sum(block.row.untyped_storage().nbytes() for block in optimizer.attached_blocks())
@@ -59,6 +65,8 @@ def _heavy():
     [
         {},
         {"window": 7, "window_dtype": "bfloat16"},
+        {"window": 7, "window_dtype": "int8"},
+        {"window": 3, "window_dtype": "int4", "scope": "parameter", "finish": "adam"},
         {"window": 3, "window_dtype": torch.float64, "history": "gradient"},
         {"window": 5, "scope": "parameter"},
         {"window": 4, "scope": "parameter", "history": "gradient", "window_dtype": "bfloat16"},
@@ -152,7 +160,7 @@ def test_it_prints_a_table():
         ("7B", {}, "a model, its parameters, param groups, or a number of parameters, got str"),
         ([], {}, "no trainable parameters"),
         (10, {"window": 0}, "window must be an int ≥ 1"),
-        (10, {"window_dtype": "int8"}, "window_dtype must be one of"),
+        (10, {"window_dtype": "int2"}, "window_dtype must be one of"),
         (10, {"finish": "unknown"}, "finish must be one of 'none'"),
         (10, {"ranks": 0}, "ranks must be an int ≥ 1, got ranks=0"),
     ],

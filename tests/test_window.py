@@ -1,5 +1,6 @@
 """The ring, its Gram and its ages, by themselves."""
 
+import importlib
 from pathlib import Path
 
 import pytest
@@ -154,8 +155,21 @@ def test_memory_beyond_the_window():
     assert 2 <= memory(d=4_000_000, r=5)["beyond_window"] <= 4
 
 
+def test_nothing_is_compiled_unless_asked_for(monkeypatch):
+    """The first step of a large window does not stop for seconds."""
+    monkeypatch.delenv("TORCH_GGT_COMPILE", raising=False)
+    fresh = importlib.reload(compiled)
+    assert not fresh._Compiler.works
+    assert fresh.compiled_gram_row(torch.zeros(2, 3), torch.zeros(3), fallback=None) is None
+    monkeypatch.setenv("TORCH_GGT_COMPILE", "1")
+    assert importlib.reload(compiled)._Compiler.works
+    monkeypatch.undo()
+    importlib.reload(compiled)
+
+
 def test_compiled_and_plain_gram_rows_agree(monkeypatch):
     monkeypatch.setattr(compiled, "SMALLEST", 0)
+    monkeypatch.setattr(compiled._Compiler, "works", True)
     rows, row = torch.randn(7, 1003), torch.randn(1003)
     with torch.no_grad():
         found = compiled.compiled_gram_row(rows, row, fallback=plain.gram_row_by_blocks)

@@ -39,7 +39,8 @@ class GGT(FullMatrixOptimizer):
         window: r, how many past steps the matrix is made of. The window takes ``window`` times the memory of the
             trainable parameters.
         window_dtype: torch.float32, torch.bfloat16 (half the memory and time), torch.float64, or the name of one. None:
-            float64 if a parameter has that dtype, else float32.
+            float64 if a parameter has that dtype, else float32. "int8" and "int4" store integers with a scale for each
+            64 columns, in 1.06 and 0.56 bytes for each element; docs/row_formats.md says what they cost in quality.
         history: what the window stores: "momentum" (the paper's tweak), or "gradient" (its Algorithm 1 as printed;
             momentum is then truncated to the window and needs β₁ ≤ β₂). It is the name of a rule in
             `torch_ggt.rules.RULES`.

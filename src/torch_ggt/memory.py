@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from torch_ggt.distributed.pieces import best_cut, is_dtensor, piece_of_dtensor, whole
 from torch_ggt.finish import resolve
+from torch_ggt.formats import FORMATS, Format, format_of, row_format
 from torch_ggt.layout import ALIGNMENT
-from torch_ggt.options import OPTIONS, check, check_agreement, row_dtype
+from torch_ggt.options import OPTIONS, check, check_agreement
 from torch_ggt.parameters import Group
 from torch_ggt.rules import RULES
 from torch_ggt.scopes import matrices
@@ -61,15 +62,15 @@ def memory_of(model: Any, *, ranks: int = 1, **options: Any) -> Memory:  # noqa:
     groups = _groups_of(model, options)
     blocks: dict[Any, list[list[tuple[Group, Tensor]]]] = {}
     for matrix in matrices(groups):
-        dtype = row_dtype(matrix[0][0]["window_dtype"], [p for _, p in matrix])
-        blocks.setdefault((id(matrix[0][0]), matrix[0][1].device, dtype), []).append(matrix)
+        stored = row_format(matrix[0][0]["window_dtype"], [p for _, p in matrix])
+        blocks.setdefault((id(matrix[0][0]), matrix[0][1].device, stored), []).append(matrix)
     window = row = buffers = small = 0
-    for (_, _, dtype), block in blocks.items():
+    for (_, _, stored), block in blocks.items():
         group, members = block[0][0][0], [member for matrix in block for member in matrix]
         rule, size = RULES[group["history"]], group["window"]
-        columns, wide = sum(_columns(p, ranks) for _, p in members), torch.promote_types(dtype, torch.float32).itemsize
+        columns, wide = sum(_columns(p, ranks) for _, p in members), stored.wide.itemsize
         windows = 1 + len(rule.windows)
-        window += windows * window_bytes(size, columns, dtype)
+        window += windows * stored.bytes(size, columns)
         row += columns * wide
         for member in members:
             names, shapes = _finish_state(*member)
@@ -128,34 +129,36 @@ def _columns(parameter: Tensor, ranks: int) -> int:
     return -(-torch.Size(sizes).numel() // ALIGNMENT) * ALIGNMENT
 
 
-def window_bytes(size: int, columns: int, dtype: torch.dtype) -> int:
-    """The number of bytes of the rows of a window."""
-    return size * columns * dtype.itemsize
+def window_bytes(size: int, columns: int, dtype: torch.dtype | str) -> int:
+    """The number of bytes of the rows of a window, of a dtype or of the name of a format."""
+    return format_of(dtype).bytes(size, columns)
 
 
 def allocate_window(
-    size: int, columns: int, dtype: torch.dtype, device: torch.device, borders: Sequence[int] | None = None
+    size: int, columns: int, dtype: torch.dtype | str, device: torch.device, borders: Sequence[int] | None = None
 ) -> Window:
-    """Make a window. If memory is short, the error says how many bytes it needs and which r or dtype would fit."""
+    """Make a window. If memory is short, the error says how many bytes it needs and which r or format would fit."""
     try:
         return Window(size, columns, borders=borders, dtype=dtype, device=device)
     except RuntimeError as error:  # a CPU allocation that fails is a plain RuntimeError
-        wanted, free = window_bytes(size, columns, dtype), _free_bytes(device)
+        stored = format_of(dtype)
+        wanted, free = stored.bytes(size, columns), _free_bytes(device)
         if not isinstance(error, torch.OutOfMemoryError) and (free is None or wanted <= free):
             raise
         raise torch.OutOfMemoryError(
             f"GGT: no memory for the window on {device}. It needs {wanted} bytes ({readable(wanted)}): window={size} "
-            f"rows × {columns} elements × {dtype.itemsize} bytes of {dtype}. {_advice(columns, dtype, free)}"
+            f"rows × {columns} elements × {stored.element_bytes:g} bytes of {stored}. {_advice(columns, stored, free)}"
         ) from error
 
 
-def _advice(columns: int, dtype: torch.dtype, free: int | None) -> str:
+def _advice(columns: int, stored: Format, free: int | None) -> str:
     if free is None:
-        return "Use a smaller window, or window_dtype=torch.bfloat16."
+        return "Use a smaller window, or window_dtype=torch.bfloat16, 'int8' or 'int4'."
+    smaller = [found for found in FORMATS.values() if found.element_bytes < min(4, stored.element_bytes)]
     fits = [
         f"window={rows} in {candidate}"
-        for candidate in dict.fromkeys((dtype, torch.bfloat16))
-        if (rows := int(0.9 * free) // max(1, columns * candidate.itemsize)) >= 1
+        for candidate in (stored, *smaller)
+        if (rows := int(0.9 * free / max(1, columns * candidate.element_bytes))) >= 1
     ]
     if fits:
         return f"{readable(free)} are free: {' or '.join(fits)} would fit."

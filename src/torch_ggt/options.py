@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from torch_ggt.finish import FINISHES, name_of, resolve
+from torch_ggt.formats import FORMATS, format_of, row_format
 from torch_ggt.parameters import Group, describe
 from torch_ggt.rules import RULES
 from torch_ggt.scopes import SCOPES, matrices
@@ -29,14 +30,11 @@ __all__ = [
     "check_changes",
     "check_flag",
     "plain",
-    "row_dtype",
     "same",
 ]
 
-_WIDE = (torch.float64, torch.complex128)
 _SCALES = ("match_rms_adamw", "original", "mean", "keep_norm")
 _LARGEST = 1e18  # the product of two such numbers is still a float32
-_DTYPES = (None, torch.float32, torch.bfloat16, torch.float64)
 
 
 class Option(NamedTuple):
@@ -110,12 +108,15 @@ def rows(name: str, value: Any) -> int:  # noqa: ANN401 - anything a user passes
     return value
 
 
-def dtype(name: str, value: Any) -> torch.dtype | None:  # noqa: ANN401 - anything a user passes
-    """A dtype of rows, its name, or None."""
-    found: Any = getattr(torch, value.removeprefix("torch."), value) if isinstance(value, str) else value
-    if not any(found is allowed for allowed in _DTYPES):
-        raise ValueError(f"GGT: {name} must be one of {', '.join(map(repr, _DTYPES))}, got {name}={value!r}")
-    return found  # type: ignore[no-any-return]
+def stored_as(name: str, value: Any) -> torch.dtype | str | None:  # noqa: ANN401 - anything a user passes
+    """How rows are stored: a dtype, the name of a dtype or of another format (`formats.FORMATS`), or None."""
+    if value is None:
+        return None
+    try:
+        return format_of(value).option
+    except (KeyError, TypeError):
+        allowed = ", ".join(["None", *(repr(found.option) for found in FORMATS.values())])
+        raise ValueError(f"GGT: {name} must be one of {allowed}, got {name}={value!r}") from None
 
 
 def pair_of_betas(name: str, value: Any) -> Any:  # noqa: ANN401 - anything a user passes
@@ -175,7 +176,7 @@ OPTIONS: dict[str, Option] = {
     "eps": Option(1e-8, number, "matrix", ranks=True),
     "weight_decay": Option(0.0, number),
     "window": Option(20, rows, "matrix", ranks=True, fixed=True),
-    "window_dtype": Option(None, dtype, "matrix", ranks=True, fixed=True),
+    "window_dtype": Option(None, stored_as, "matrix", ranks=True, fixed=True),
     "history": Option("momentum", one_of(RULES), "matrix", ranks=True, fixed=True),
     "scope": Option("model", one_of(SCOPES), "step", ranks=True, fixed=True),
     "finish": Option("none", finish, ranks=True, fixed=True),
@@ -262,18 +263,11 @@ def _check_alike(groups: list[Group], members: Sequence[tuple[Group, Any]], name
 
 
 def same(name: str, one: Any, other: Any, parameters: Iterable[Tensor]) -> bool:  # noqa: ANN401 - options
-    """Whether two values of an option mean one thing for these parameters: None stands for a dtype."""
+    """Whether two values of an option mean one thing for these parameters: None stands for a format."""
     if name == "window_dtype":
         parameters = list(parameters)
-        return row_dtype(one, parameters) == row_dtype(other, parameters)
+        return row_format(one, parameters) is row_format(other, parameters)
     return bool(plain(one) == plain(other))
-
-
-def row_dtype(given: torch.dtype | None, parameters: Iterable[Tensor]) -> torch.dtype:
-    """The dtype of the rows: ``given``, or for None float64 if a parameter is so wide, else float32."""
-    if given is not None:
-        return given
-    return torch.float64 if any(p.dtype in _WIDE for p in parameters) else torch.float32
 
 
 def plain(value: Any) -> Any:  # noqa: ANN401 - an option

@@ -102,7 +102,7 @@ def push(block: Block, taken: Tensor) -> Tensor:
     if not block.rule.takes_zeros:
         accept = accept & (block.sums[..., -1] > 0)
     ages = block.rule.ages(block.options)
-    newest = block.backend.push(block.window, block.row, block.sums, ages, accept, block.carry)
+    newest = block.newest = block.backend.push(block.window, block.row, block.sums, ages, accept, block.carry)
     if block.pending:
         block.backend.commit(block.pending, taken)
     return newest
@@ -144,9 +144,13 @@ def solve(block: Block, a: Tensor) -> Tensor:
 
 def expand(block: Block, c: Tensor, taken: Tensor) -> None:
     """u = G c, flat, over the row that is no longer needed."""
-    window = block.window
+    window, kept = block.window, None
+    if window.format.coded:
+        c, kept = window.keep_whole_row(c, block.newest, block.row)  # what rounding has cut off stays in the step
     wide = block.options["jitter"] < _SAFE_JITTER
     step = block.backend.expand(window.rows, window.decay * c, window.gram, block.row, window.borders, wide=wide)
+    if kept is not None:
+        step.add_(kept)
     if block.longest is not None:
         window.shorten(step, block.longest, block.columns.total)
     if block.rule.follow is not None:

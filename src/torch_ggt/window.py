@@ -19,6 +19,7 @@ from torch import Tensor
 
 from torch_ggt import backends
 from torch_ggt.backends.plain import Scratch, TorchBackend, column_slices
+from torch_ggt.formats import Coded, format_of
 
 __all__ = ["GramRow", "Window"]
 
@@ -43,7 +44,7 @@ class GramRow(NamedTuple):
 class Part:
     """What a window holds of one matrix: views."""
 
-    rows: Tensor
+    rows: Tensor | Coded
     gram: Tensor
     decay: Tensor
     momentum: Tensor
@@ -59,12 +60,13 @@ class Window:
         columns: d.
         borders: for several full matrices: the first column of each, and d; length B + 1. All shapes below then have B
             where they have "...". None: one matrix, and nothing where they have "...".
-        dtype: of the stored rows: float32, bfloat16 or float64.
+        dtype: how rows are stored: a dtype, or the name of a format (`formats.FORMATS`).
         device: where all of it lives.
         backend: what carries out the two passes; None: the one for ``device``.
 
     Attributes:
-        rows: W, shape (r, d). The Gram matrix belongs to the rows *as stored*, rounding included.
+        rows: W, shape (r, d): a tensor, or integers with scales. The Gram matrix belongs to the rows *as stored*,
+            rounding included.
         gram: K = W Wᵀ, shape (..., r, r), float64.
         decay, momentum: β₂ and β₁, once for each step of age, shape (..., r), float64; 0 for rows not yet written. They
             are state, so that betas may change at every step.
@@ -86,14 +88,15 @@ class Window:
         columns: int,
         *,
         borders: Sequence[int] | None = None,
-        dtype: torch.dtype = torch.float32,
+        dtype: torch.dtype | str = torch.float32,
         device: torch.device | str = "cpu",
         backend: TorchBackend | None = None,
     ) -> None:
         batch = () if borders is None else (len(borders) - 1,)
         self.backend = backends.choose(torch.device(device)) if backend is None else backend
         self.borders = None if borders is None else tuple(borders)
-        self.rows = torch.zeros(size, columns, dtype=dtype, device=device)
+        self.format = format_of(dtype)
+        self.rows = self.format.allocate(size, columns, device)
         self.gram = torch.zeros(*batch, size, size, dtype=torch.float64, device=device)
         self.decay = torch.zeros(*batch, size, dtype=torch.float64, device=device)
         self.momentum = torch.zeros(*batch, size, dtype=torch.float64, device=device)
@@ -140,9 +143,17 @@ class Window:
         sums = self.backend.measure(self.rows, row, self.runs, self.scratch)
         return GramRow(sums if self.weights is None else self._weighed(sums))  # a call less in most steps
 
+    def row(self, slot: int) -> Tensor:
+        """A stored row (d,) as numbers."""
+        one = self.rows[slot : slot + 1]
+        return (one.format.decode(one.codes, one.scales) if isinstance(one, Coded) else one)[0]
+
     def squares(self) -> Tensor:
         """What the columns that are here add to the diagonal of K, (..., r)."""
-        sums = [self._weighed(self.backend.measure(row[None], row, self.runs)) for row in self.rows]
+        sums = []
+        for slot in range(self.size):
+            one = self.backend.measure(self.rows[slot : slot + 1], self.row(slot), self.runs)
+            sums.append(self._weighed(one))
         return torch.stack([own[..., -1] for own in sums], -1)
 
     def _weighed(self, sums: Tensor) -> Tensor:
@@ -204,6 +215,28 @@ class Window:
         factors = (longest / squares.sqrt()).nan_to_num_(1.0).clamp_(max=1.0)
         pieces = [step] if self.borders is None else [step[part] for part in column_slices(self.borders)]
         torch._foreach_mul_(pieces, factors.reshape(-1).unbind())
+
+    def keep_whole_row(self, coefficients: Tensor, newest: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
+        """c - κ e_newest, and κ v: together they make the step G c + κ (v - w), where w is v as it was stored.
+
+        κ = (G c)·w/(w·w) is the share of the newest row in G c. So what rounding has cut off from v is in the step: a
+        coordinate that is too small for its block still moves. The step becomes longer by at most ‖v - w‖/‖w‖.
+
+        Args:
+            coefficients: c, shape (..., r).
+            newest: e_newest, shape (..., r), all zeros where no row was taken.
+            row: v, shape (d,).
+        """
+        moment = self.moment()
+        product = ((moment @ coefficients[..., None]).squeeze(-1) * newest).sum(-1)
+        square = (moment.diagonal(dim1=-2, dim2=-1) * newest).sum(-1)
+        share = torch.where(square > 0, product / square, 0.0)
+        kept = row.clone()
+        parts = [kept] if self.borders is None else [kept[part] for part in column_slices(self.borders)]
+        torch._foreach_mul_(parts, list(share.to(kept.dtype).reshape(-1).unbind()))
+        if not self.backend.sees_numbers:
+            kept.nan_to_num_(0.0, 0.0, 0.0)  # a row that is not finite is not taken, and 0·NaN is no zero
+        return coefficients - share[..., None] * newest, kept
 
     def singular_values(self) -> Tensor:
         """The singular values of G, descending, shape (..., r), float64."""

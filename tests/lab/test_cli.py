@@ -68,7 +68,7 @@ def test_race_on_a_file_made_from_the_template(tmp_path):
         (("race", "logistic", "--lrs", "nan"), "learning rates must be positive"),
         (("race", "logistic", "--lrs", 0, 0.1), "learning rates must be positive"),
         (("race", "logistic", "--optimizers", "SGD(momentun=0.9)"), "momentun"),
-        (("race", "logistic", "--optimizers", "GGT(window_dtype='bflot16')"), "'bflot16' is not a dtype"),
+        (("race", "logistic", "--optimizers", "GGT(window_dtype='bflot16')"), "'bflot16' is no format of rows"),
         (("race", "logistic", "--optimizers", "LBFGS"), "evaluates one batch several times"),
         (("race", "logistic", "--out", "afile/x", "--steps", 1, "--lrs", 1), "afile"),
     ],

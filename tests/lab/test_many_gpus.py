@@ -109,7 +109,7 @@ def test_a_step_by_hand():
         (("7B", 64), {"replicas": 3}, "64 GPUs cannot be 3 replicas"),
         (("7B", 0), {}, "0 GPUs cannot be 1 replicas"),
         (("7B", 64), {"window": 0}, "window must be from 1 on"),
-        (("7B", 64), {"dtype": "int8"}, "dtype must be float32 or bfloat16"),
+        (("7B", 64), {"dtype": "int3"}, "dtype must be float32 or bfloat16"),
     ],
 )
 def test_bad_input(arguments, options, message):

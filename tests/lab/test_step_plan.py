@@ -173,7 +173,7 @@ def test_a_plan_of_the_largest_window_fits_and_of_one_more_does_not():
     largest = make_plan(10**8, window=1, **options).fits["bfloat16"]
     assert make_plan(10**8, window=largest, **options).fits_here
     assert not make_plan(10**8, window=largest + 1, **options).fits_here
-    assert make_plan(10**10, window=1, **options).fits == {"float32": 0, "bfloat16": 0}
+    assert make_plan(10**10, window=1, **options).fits == {"float32": 0, "bfloat16": 0, "int8": 0, "int4": 0}
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_a_plan_of_the_largest_window_fits_and_of_one_more_does_not():
         ({"parameters": 0}, "parameters must be from 1 on, got 0"),
         ({"window": 0}, "window must be from 1 on, got 0"),
         ({"gpus": -1}, "gpus must be from 1 on, got -1"),
-        ({"dtype": "int8"}, "dtype must be float32 or bfloat16, got 'int8'"),
+        ({"dtype": "int3"}, "dtype must be float32 or bfloat16 or int8 or int4, got 'int3'"),
         ({"gpus": 200}, "200 GPUs cannot share 100 columns"),
         ({"whiten": "adam"}, "whiten must be adamw, muon, sgd, sgd-momentum or nothing, got 'adam'"),
         ({"whiten": "sgd", "finish": "adam"}, "leaves the steps to that optimizer"),
@@ -303,7 +303,7 @@ def test_the_command_says_what_fits_and_how_wrong_it_may_be(capsys):
     assert "predicted from the others, is off by" in words
     words = words_of(PlanCommand("7B", window=20), capsys)
     assert "It does NOT fit" in words
-    assert "Largest window: 1 in bfloat16." in words
+    assert "Largest window: 1 in bfloat16 or 2 in int8 or 5 in int4." in words
     assert "No window fits" in words_of(PlanCommand("70B"), capsys)
 
 
@@ -324,3 +324,12 @@ def test_the_command_predicts_from_records_of_ones_own(tmp_path, capsys):
     assert "Predicted from 6 measured steps on G." in words_of(PlanCommand("1e8", records=(tmp_path,)), capsys)
     with pytest.raises(ValueError, match="no such folder"):
         PlanCommand("1e8", records=(tmp_path / "no",)).run()
+
+
+def test_a_plan_of_integers_counts_their_scales_and_says_what_was_not_measured(capsys):
+    plan = make_plan(64 * 10**6, window=7, dtype="int8", calibration=SIMPLE, whiten="muon")
+    assert plan.window_bytes == 7 * (64 + 4) * 10**6
+    assert plan.fits["int4"] > 1.8 * plan.fits["int8"] > 3 * plan.fits["bfloat16"]
+    words = words_of(PlanCommand("1B", window=16, dtype="int8"), capsys)
+    assert "17 GB" in words
+    assert "No step with rows in int8 was measured" in words

@@ -28,7 +28,7 @@ class PlanCommand:
     window: int = 20
     """r, how many gradients the window holds."""
     dtype: str = "float32"
-    """The number type of the window: float32, or bfloat16 with half the bytes."""
+    """How rows are stored: float32, bfloat16 with half the bytes, int8 with a quarter, or int4 with an eighth."""
     history: str = "momentum"
     """What the window stores: momentum, or gradient. Momentum needs a buffer of its own."""
     finish: str = "none"
@@ -81,6 +81,8 @@ class PlanCommand:
             f"Predicted from {len(errors)} measured steps on {calibration.hardware}. Each of them, predicted from the "
             f"others, is off by {typical:.1%} (median) and {worst:.1%} (worst)."
         )
+        if plan.dtype not in calibration.factors:
+            say(f"No step with rows in {plan.dtype} was measured: its passes are taken to be as near to the bandwidth.")
         if calibration.assumed:
             say(f"Guessed, because no case tells: {', '.join(calibration.assumed)}.")
 

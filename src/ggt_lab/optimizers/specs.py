@@ -16,6 +16,7 @@ from ggt_lab.optimizers import dense_adaptive as dense
 from ggt_lab.optimizers.muon_and_adamw import MuonAndAdamW, NorMuonAndAdamW
 from ggt_lab.problems.unknown_name import unknown
 from torch_ggt import GGT, Adadelta, AdaGrad, NAdam, RMSprop, whiten
+from torch_ggt.formats import FORMATS
 
 __all__ = ["check_optimizer", "missing_package", "optimizer_factory", "optimizer_names"]
 
@@ -52,7 +53,7 @@ def optimizer_factory(spec: str) -> OptimizerFactory:
 
     Args:
         spec: a name or an import path, with or without keyword arguments in parentheses. Values are Python literals;
-            the value of ``window_dtype`` is the name of a dtype. ``whiten(SPEC, ...)`` whitens what SPEC describes.
+            the value of ``window_dtype`` is the name of a format. ``whiten(SPEC, ...)`` whitens what SPEC describes.
 
     Raises:
         ValueError: there is no such optimizer (the message names the closest one), or the spec cannot be read.
@@ -129,10 +130,10 @@ def _parse(spec: str) -> tuple[str | None, str, dict[str, Any]]:
             f"cannot read the optimizer {spec!r} ({error}); write Name or Name(option=value), e.g. GGT(window=50)"
         ) from None
     if isinstance(options.get("window_dtype"), str):
-        dtype = getattr(torch, options["window_dtype"], None)
-        if not isinstance(dtype, torch.dtype):
-            raise ValueError(f"{spec}: {options['window_dtype']!r} is not a dtype; float32, bfloat16 or float64 are")
-        options["window_dtype"] = dtype
+        if options["window_dtype"] not in FORMATS:
+            known = ", ".join(FORMATS)
+            raise ValueError(f"{spec}: {options['window_dtype']!r} is no format of rows; these are: {known}")
+        options["window_dtype"] = FORMATS[options["window_dtype"]].option
     return (ast.unparse(arguments[0]) if arguments else None), name, options
 
 

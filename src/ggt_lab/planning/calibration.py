@@ -17,10 +17,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from ggt_lab.data.atomic_files import write_atomically
 from ggt_lab.runs.results import Record
+from torch_ggt.formats import FORMATS
 
 __all__ = [
     "Calibration",
@@ -119,9 +118,9 @@ class Calibration:
         return self.factors.get(dtype, statistics.fmean(self.factors.values()))
 
 
-def item_size(dtype: str) -> int:
-    """Bytes of a number of that dtype."""
-    return int(getattr(torch, dtype).itemsize)
+def item_size(dtype: str) -> float:
+    """Bytes of an element of a row in that format, its share of a scale included."""
+    return FORMATS[dtype].element_bytes
 
 
 def device_seconds(calibration: Calibration, d: float, r: int, dtype: str, bandwidth: float) -> float:

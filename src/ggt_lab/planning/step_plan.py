@@ -12,7 +12,7 @@ from torch_ggt import GGT
 
 __all__ = ["DTYPES", "WRAPPED", "Plan", "largest_window", "make_plan"]
 
-DTYPES = ("float32", "bfloat16")
+DTYPES = ("float32", "bfloat16", "int8", "int4")
 """The number types of a window."""
 
 WRAPPED = {"adamw": 8, "muon": 4, "sgd": 0, "sgd-momentum": 4}

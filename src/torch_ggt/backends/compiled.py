@@ -1,9 +1,9 @@
 """W v with float64 sums on a CPU, in one pass: torch.compile fuses the widening into the reduction.
 
 Plain torch writes the widened rows and reads them again. At d = 3e5, r = 100 on two cores this takes 9.4 ms. The fused
-loop takes 4.3 ms, as long as the float32 product itself. Compilation takes some seconds once: torch keeps the result on
-disk. It does not pay for small windows, which use the plain version. It needs a C++ compiler. Without a compiler, or
-with ``TORCH_GGT_COMPILE=0`` in the environment, the plain version runs.
+loop takes 4.3 ms, as long as the float32 product itself. Compilation takes some seconds and needs a C++ compiler, so it
+is only done if ``TORCH_GGT_COMPILE=1`` in the environment asks for it; torch keeps the result on disk. It does not pay
+for small windows. Without a compiler the plain version runs.
 """
 
 import functools
@@ -22,7 +22,7 @@ _log = logging.getLogger("torch_ggt")
 
 
 def compiled_gram_row(rows: Tensor, row: Tensor, fallback: Callable[[Tensor, Tensor], Tensor]) -> Tensor | None:
-    """(W v, v·v) in float64 by the fused loop; None if the rows are not float32 or compilation does not work.
+    """(W v, v·v) in float64 by the fused loop; None if nobody asked for it, or it does not work.
 
     ``row`` has the dtype of the rows. ``fallback`` is the plain version, which runs where compilation is turned off.
     """
@@ -41,7 +41,7 @@ def compiled_gram_row(rows: Tensor, row: Tensor, fallback: Callable[[Tensor, Ten
 
 
 class _Compiler:
-    works = os.environ.get("TORCH_GGT_COMPILE", "1") != "0"
+    works = os.environ.get("TORCH_GGT_COMPILE", "0") == "1"
 
     @staticmethod
     @functools.cache

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from torch_ggt import solver as solvers
 from torch_ggt.backends import compiled
+from torch_ggt.formats import BLOCK, Coded
 from torch_ggt.shrinkage import noise_share, shrunk
 
 __all__ = ["HostBackend", "Scratch", "TorchBackend", "column_slices", "expand", "gram_row"]
@@ -22,6 +23,7 @@ __all__ = ["HostBackend", "Scratch", "TorchBackend", "column_slices", "expand", 
 # largest width get 8 MiB, a few rows at a time. A GPU needs enough to fill it.
 _CPU_BLOCK = 262_144
 _CPU_WIDTH = 131_072
+_CPU_CODED_WIDTH = 32_768  # to read integers takes temporaries, which must stay in the cache
 _CPU_LONG_ROWS = 8
 _GPU_BLOCK = 16 * 1_048_576
 
@@ -32,15 +34,17 @@ _LARGEST = 1e30
 
 
 def gram_row(
-    rows: Tensor, row: Tensor, borders: Sequence[int] | None = None, scratch: "Scratch | None" = None
+    rows: Tensor | Coded, row: Tensor, borders: Sequence[int] | None = None, scratch: "Scratch | None" = None
 ) -> Tensor:
     """(W v, v·v): the inner products of ``row`` (d,) with every row of ``rows`` (r, d) and with itself, in float64.
 
     Shape (r + 1,): what a Gram matrix needs to know of a row, in one pass. With ``borders`` (B + 1,) the columns
-    belong to B matrices, and the shape is (B, r + 1). v is rounded to the dtype of the rows first.
+    belong to B matrices, and the shape is (B, r + 1). v is first rounded as it would be stored.
     """
     if borders is not None:
         return torch.stack([gram_row(rows[:, part], row[part]) for part in column_slices(borders)])
+    if isinstance(rows, Coded):
+        return gram_row_by_blocks(rows, rows.stored(row), scratch)
     row = row.to(rows.dtype)
     if rows.dtype == torch.float64:
         return torch.cat([torch.mv(rows, row), torch.dot(row, row)[None]])
@@ -51,7 +55,7 @@ def gram_row(
     return gram_row_by_blocks(rows, row, scratch)
 
 
-def gram_row_by_blocks(rows: Tensor, row: Tensor, scratch: "Scratch | None" = None) -> Tensor:
+def gram_row_by_blocks(rows: Tensor | Coded, row: Tensor, scratch: "Scratch | None" = None) -> Tensor:
     """`gram_row` for one matrix; a block of rows is widened to float64 at a time."""
     scratch = Scratch() if scratch is None else scratch
     if scratch.buffer is None:
@@ -59,7 +63,8 @@ def gram_row_by_blocks(rows: Tensor, row: Tensor, scratch: "Scratch | None" = No
     size, columns = rows.shape
     if scratch.whole is not None:  # the window of a small model: its step is the time of calls like these
         products, piece = scratch.whole.new_empty(size + 1), row.double()
-        torch.mv(scratch.whole.copy_(rows), piece, out=products[:-1])
+        block = rows.read(scratch.whole) if isinstance(rows, Coded) else scratch.whole.copy_(rows)
+        torch.mv(block, piece, out=products[:-1])
         products[-1] = torch.dot(piece, piece)
         return products
     products = torch.zeros(size + 1, dtype=torch.float64, device=rows.device)
@@ -69,14 +74,15 @@ def gram_row_by_blocks(rows: Tensor, row: Tensor, scratch: "Scratch | None" = No
         for top in range(0, size, scratch.height):
             height = min(scratch.height, size - top)
             source = rows.narrow(0, top, height).narrow(1, left, width)
-            block = scratch.buffer.narrow(0, 0, height * width).view(height, width).copy_(source)  # type: ignore[union-attr]
+            block = scratch.buffer.narrow(0, 0, height * width).view(height, width)  # type: ignore[union-attr]
+            block = source.read(block) if isinstance(source, Coded) else block.copy_(source)
             products.narrow(0, top, height).addmv_(block, piece)
         products.select(0, size).add_(torch.dot(piece, piece))
     return products
 
 
 def expand(
-    rows: Tensor,
+    rows: Tensor | Coded,
     coefficients: Tensor,
     gram: Tensor,
     out: Tensor,
@@ -92,6 +98,8 @@ def expand(
     if borders is not None:
         for index, part in enumerate(column_slices(borders)):
             expand(rows[:, part], coefficients[index], gram[index], out[part], wide=wide)
+    elif isinstance(rows, Coded):
+        expand_by_blocks(rows, coefficients, out)
     elif rows.dtype == torch.float64:
         torch.mv(rows.t(), coefficients, out=out)
     elif (
@@ -114,7 +122,7 @@ def expand(
     return out
 
 
-def expand_by_blocks(rows: Tensor, coefficients: Tensor, out: Tensor) -> None:
+def expand_by_blocks(rows: Tensor | Coded, coefficients: Tensor, out: Tensor) -> None:
     scratch = Scratch()
     scratch.fit(rows)
     for left in range(0, rows.shape[1], scratch.width):
@@ -122,7 +130,8 @@ def expand_by_blocks(rows: Tensor, coefficients: Tensor, out: Tensor) -> None:
         piece = torch.zeros_like(out[columns], dtype=torch.float64)
         for top in range(0, rows.shape[0], scratch.height):
             source = rows[top : top + scratch.height, columns]
-            block = scratch.buffer[: source.numel()].view(source.shape).copy_(source)  # type: ignore[index]
+            block = scratch.buffer[: source.numel()].view(source.shape)  # type: ignore[index]
+            block = source.read(block) if isinstance(source, Coded) else block.copy_(source)
             piece.addmv_(block.t(), coefficients[top : top + scratch.height])
         out[columns] = piece
 
@@ -146,15 +155,16 @@ class Scratch:
     whole: Tensor | None = None
     width = height = 1
 
-    def fit(self, rows: Tensor) -> None:
+    def fit(self, rows: Tensor | Coded) -> None:
         """Make room for blocks of ``rows``."""
         size, columns = rows.shape
         if rows.device.type == "cpu":
-            self.width = max(1, min(columns, _CPU_WIDTH))
-            fewest = _CPU_LONG_ROWS if columns >= _CPU_WIDTH else _CPU_LONG_ROWS // 2
+            widest = _CPU_CODED_WIDTH if isinstance(rows, Coded) else _CPU_WIDTH
+            self.width = max(1, min(columns, widest))
+            fewest = _CPU_LONG_ROWS if columns >= widest else _CPU_LONG_ROWS // 2
             self.height = min(size, max(fewest, _CPU_BLOCK // self.width))
         else:
-            self.width = max(1, min(columns, _GPU_BLOCK // size))
+            self.width = max(1, min(columns, max(BLOCK, _GPU_BLOCK // size // BLOCK * BLOCK)))
             self.height = min(size, max(1, _GPU_BLOCK // self.width))
         self.buffer = torch.empty(self.height * self.width, dtype=torch.float64, device=rows.device)
         self.whole = self.buffer.view(size, columns) if self.height * self.width == rows.numel() else None
@@ -288,7 +298,11 @@ class HostBackend(TorchBackend):
             if not accepted or not (filled > 0 or float(square) > 0):
                 continue
             slot = int(part.position)
-            part.rows[slot].copy_(row if columns is None else row[columns])
+            own_row = row if columns is None else row[columns]
+            if isinstance(part.rows, Coded):
+                part.rows.write(slot, own_row)
+            else:
+                part.rows[slot].copy_(own_row)
             if carry is not None:
                 target, source = carry if columns is None else (carry[0][columns], carry[1][columns])
                 target.copy_(source)
@@ -324,7 +338,12 @@ def _add_buffer(block: Any, rows: list[Tensor], buffer: str, beta: float, ahead:
         block.pending = list(zip(buffers, updated, strict=True))
 
 
-def _replace_row(rows: Tensor, slot: Tensor, row: Tensor, taken: Tensor) -> None:
+def _replace_row(rows: Tensor | Coded, slot: Tensor, row: Tensor, taken: Tensor) -> None:
+    if isinstance(rows, Coded):
+        codes, scales = rows.format.encode(row)
+        _replace_row(rows.codes, slot, codes, taken)
+        _replace_row(rows.scales, slot, scales, taken)
+        return
     slot = slot[None]
     kept = rows.index_select(0, slot).squeeze(0)
     rows.index_copy_(0, slot, torch.where(taken, row.to(rows.dtype), kept, out=kept)[None])

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from torch_ggt.distributed.columns import Columns, Local
+from torch_ggt.layout import ALIGNMENT
 from torch_ggt.solver import coefficients, robust_eigh
 from torch_ggt.window import Window
 
@@ -100,7 +101,7 @@ def _products_with_diagonal_step(window: Window, c: Tensor, eps: float, where: C
     c = c.to(window.rows.device)
     newest = newest_first(window)[:1]
     total = torch.zeros(2, dtype=torch.float64, device=c.device)
-    width = max(1, _BLOCK // window.size)
+    width = max(ALIGNMENT, _BLOCK // window.size // ALIGNMENT * ALIGNMENT)
     for run, weight in window.weighed_runs():
         for left in range(run.start, run.stop, width):
             columns = window.decay[:, None] * window.rows[:, left : min(left + width, run.stop)].double()

@@ -15,9 +15,9 @@ from torch_ggt.backends.plain import TorchBackend
 from torch_ggt.distributed.columns import Columns
 from torch_ggt.distributed.pieces import Piece, whole
 from torch_ggt.finish import Finish, resolve
+from torch_ggt.formats import Format, format_of, row_format
 from torch_ggt.layout import ALIGNMENT, Layout
 from torch_ggt.memory import allocate_window
-from torch_ggt.options import row_dtype
 from torch_ggt.parameters import Group, Member, common_device
 from torch_ggt.rules import RULES
 from torch_ggt.sinks import Gradients, Parameters
@@ -71,7 +71,7 @@ class Block:
         finishing: (param group, its finish, the places of its parameters in ``allotted``), without those of "none".
         numbers: by name, what the rule remembers of each matrix beside its windows: float64, shape of ``window.count``.
         rms_scale: 0.2·√(elements of the matrix): the factor of adjust_lr_fn="match_rms_adamw".
-        sums, carry, pending, active, complete: of the step that is under way; see `backends.plain`.
+        sums, newest, carry, pending, active, complete: of the step that is under way; see `backends.plain`.
         how: of the step that is under way, the jitter, solver and tolerance of its r × r functions.
         longest: the length that the step under way may have at most, where rounding could make it longer; else None.
     """
@@ -93,6 +93,7 @@ class Block:
         self.published: list[tuple[dict[str, Any], str, Tensor]] = []
         """(dictionary, key, tensor): what this block has put into the state."""
         self.sums: Tensor
+        self.newest: Tensor
         self.carry: tuple[Tensor, Tensor] | None = None
         self.pending: list[tuple[Tensor, Tensor]] = []
         self.active: Tensor | None = None
@@ -102,12 +103,12 @@ class Block:
 
     # ---- making ----------------------------------------------------------------------------------------------------
 
-    def prepared(self, allotted: list[Member], dtype: torch.dtype, spares: "Sequence[Block]") -> "Block":
+    def prepared(self, allotted: list[Member], stored: Format, spares: "Sequence[Block]") -> "Block":
         """A block like this one with flat tensors for ``allotted``: new ones, or those of a spare block that fit.
 
         Args:
             allotted: the members that get columns.
-            dtype: of the rows.
+            stored: the format of the rows.
             spares: blocks that are no longer needed. With their tensors, a state loads where memory holds one window.
         """
         made = Block(self.matrices, self.columns, self.sink)
@@ -118,16 +119,16 @@ class Block:
         layout = Layout([piece.local(p) for p, piece in zip(parameters, made.pieces, strict=True)], ALIGNMENT)
         made._arrange(layout)
         size = self.options["window"]
-        spare = next((block for block in spares if block._fits(made, size, dtype, device)), None)
+        spare = next((block for block in spares if block._fits(made, size, stored, device)), None)
         if spare is not None:
             made.windows, made.row, made.skipped = spare.windows, spare.row, spare.skipped
             made.buffers, made.small, made.numbers = spare.buffers, spare.small, spare.numbers
         else:
             made.windows = {
-                name: allocate_window(size, layout.columns, dtype, device, made.matrix_borders)
+                name: allocate_window(size, layout.columns, stored.name, device, made.matrix_borders)
                 for name in ("window", *self.rule.windows)
             }
-            made.row = torch.zeros(layout.columns, dtype=torch.promote_types(dtype, torch.float32), device=device)
+            made.row = torch.zeros(layout.columns, dtype=stored.wide, device=device)
             made.buffers = {name: made._buffer(name) for name in made._buffer_names()}
             made.small = [
                 {
@@ -143,7 +144,9 @@ class Block:
         applied_as_it_is = not self.finishes and self.rule.follow is None and isinstance(self.sink, Parameters)
         made.descends = made.backend.descend is not None and applied_as_it_is
         made.row_views = layout.views(made.row)
-        made.window_views = {name: layout.views(window.rows) for name, window in made.windows.items()}
+        made.window_views = {}
+        for name, window in made.windows.items():
+            made.window_views |= window.format.views(window.rows, layout, name)
         numels = [sum(whole(p).numel for _, p in matrix) for matrix in made.allotted_matrices]
         scales = 0.2 * torch.tensor(numels, dtype=torch.float64, device=device).sqrt()
         made.rms_scale = scales[:, None] if made.batched else scales[0]
@@ -179,14 +182,14 @@ class Block:
         self._missing: tuple[tuple[bool, ...], Tensor] | None = None
         self._kept: list[Tensor] = []
 
-    def _fits(self, made: "Block", size: int, dtype: torch.dtype, device: torch.device) -> bool:
+    def _fits(self, made: "Block", size: int, stored: Format, device: torch.device) -> bool:
         """Whether the flat tensors of this block are those that ``made`` needs."""
         return bool(
             self.allotted
             and [id(p) for _, p in self.allotted] == [id(p) for _, p in made.allotted]
             and self.borders == made.borders
             and self.matrix_borders == made.matrix_borders
-            and (self.window.size, self.window.rows.dtype, self.row.device) == (size, dtype, device)
+            and (self.window.size, self.window.format, self.row.device) == (size, stored, device)
             and list(self.windows) == ["window", *made.rule.windows]
             and list(self.buffers) == made._buffer_names()
             and tuple(self.numbers) == made.rule.numbers
@@ -205,14 +208,17 @@ class Block:
         views = iter(layout.views(flat))
         return flat, [next(views) if need else None for need in needed]
 
-    def row_dtype(self) -> torch.dtype:
-        """The dtype of the rows that the options ask for."""
-        return row_dtype(self.options["window_dtype"], [p for _, p in self.members])
+    def row_format(self, rows: Tensor | None = None) -> Format:
+        """The format of the rows that the options ask for; where they leave it open, the format of ``rows``."""
+        if rows is not None and self.options["window_dtype"] is None:
+            return format_of(rows.dtype)
+        return row_format(self.options["window_dtype"], [p for _, p in self.members])
 
     def tensors_of(self, index: int) -> dict[str, Tensor]:
         """What belongs to the parameter ``allotted[index]``, by the key under which it is saved: views."""
         views = self.window_views | {name: parts for name, (_, parts) in self.buffers.items()}
-        return {key: views[key][index] for key in parameter_keys(*self.allotted[index])} | self.small[index]
+        keys = dict.fromkeys((*self.window_views, *parameter_keys(*self.allotted[index])))
+        return {key: views[key][index] for key in keys} | self.small[index]
 
     def tensors_of_matrix(self, index: int) -> dict[str, Tensor]:
         """What belongs to one of ``allotted_matrices``, by the key under which it is saved: views."""

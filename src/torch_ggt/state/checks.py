@@ -17,12 +17,14 @@ from torch import Tensor
 from torch_ggt.distributed.agreement import Claim, digest
 from torch_ggt.distributed.columns import Columns
 from torch_ggt.distributed.pieces import whole
-from torch_ggt.options import FIXED, OPTIONS, check, check_agreement, plain, row_dtype, same
+from torch_ggt.formats import Format, row_format
+from torch_ggt.options import FIXED, OPTIONS, check, check_agreement, plain, same
 from torch_ggt.parameters import Group, Member, describe
 from torch_ggt.rules import RULES, Rule
 from torch_ggt.scopes import matrices
 from torch_ggt.state.block import MATRIX_KEYS, matrix_key, parameter_keys, small_shapes
 from torch_ggt.state.probe import Probe
+from torch_ggt.state.rows import Forms, expected_rows, numbers_of
 from torch_ggt.state.sums import SUMS_KEY, salt_of, sums_of
 
 __all__ = [
@@ -136,7 +138,7 @@ def check_loadable(state_dict: dict[str, Any], groups: list[Group], columns: Col
     counts = []
     for matrix, indices in _matrices(state_dict, groups):
         for index, member in zip(indices, matrix, strict=True):
-            small += _check_entry(saved.get(index, {}), member, row_dtype_of(matrix), index)
+            small += _check_entry(saved.get(index, {}), member, row_format_of(matrix), index)
         counts += _check_matrix([saved.get(index, {}) for index in indices], RULES[matrix[0][0]["history"]])
     _check_sums(saved_groups, [entry for entry in saved.values() if "window" in entry])
     return Claim({**layout, "saved rows": counts, "digest of the state": digest(small)}, parameters)
@@ -147,9 +149,9 @@ def same_layout(state_dict: dict[str, Any], groups: list[Group]) -> bool:
     return [len(group["params"]) for group in state_dict["param_groups"]] == [len(group["params"]) for group in groups]
 
 
-def row_dtype_of(matrix: list[Member]) -> torch.dtype:
-    """The dtype of the rows of a matrix."""
-    return row_dtype(matrix[0][0]["window_dtype"], [parameter for _, parameter in matrix])
+def row_format_of(matrix: list[Member]) -> Format:
+    """The format of the rows of a matrix."""
+    return row_format(matrix[0][0]["window_dtype"], [parameter for _, parameter in matrix])
 
 
 def _matrices(state_dict: dict[str, Any], groups: list[Group]) -> Iterator[tuple[list[Member], list[Any]]]:
@@ -223,16 +225,16 @@ def _matrix_keys(rule: Rule) -> list[str]:
     return [*of_windows, *rule.numbers, "skipped"]
 
 
-def _expected(member: Member, dtype: torch.dtype) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+def _expected(member: Member, stored: Format, entry: dict[str, Any]) -> Forms:
     """The shape and dtype of every entry that the state of a parameter may have, by key."""
     group, parameter = member
     shape, size, rule = tuple(whole(parameter).shape), group["window"], RULES[group["history"]]
-    wide = torch.promote_types(dtype, torch.float32)
+    wide = stored.wide
     found = dict.fromkeys(parameter_keys(group, parameter), (shape, wide))
     for key, small in small_shapes(group, parameter).items():
         found[key] = tuple(small), torch.float32 if key == "step" else wide
+    found |= expected_rows(member, stored, entry)
     for name in ("window", *rule.windows):
-        found[name] = (size, *shape), dtype
         shapes = {"gram": (size, size), "decay": (size,), "momentum": (size,)}
         for key in MATRIX_KEYS:
             found[matrix_key(name, key)] = shapes.get(key, ()), torch.float64 if key in shapes else torch.int64
@@ -240,11 +242,11 @@ def _expected(member: Member, dtype: torch.dtype) -> dict[str, tuple[tuple[int, 
     return found | {"skipped": ((), torch.int64), SUMS_KEY: (shape, torch.int32)}
 
 
-def _check_entry(entry: dict[str, Any], member: Member, dtype: torch.dtype, index: Any) -> list[Tensor]:  # noqa: ANN401
+def _check_entry(entry: dict[str, Any], member: Member, stored: Format, index: Any) -> list[Tensor]:  # noqa: ANN401
     """Check the form of all entries of a parameter, and the values of the small ones, which are returned."""
-    expected = _expected(member, dtype)
+    expected, rows = _expected(member, stored, entry), expected_rows(member, stored, entry)
     here = [key for key in expected if key in entry]
-    needed = {*parameter_keys(*member), *small_shapes(*member)} if here else set()
+    needed = {*parameter_keys(*member), *rows, *small_shapes(*member)} if here else set()
     lost = sorted(needed - entry.keys())
     if lost:
         raise ValueError(
@@ -360,7 +362,8 @@ def check_rows(state_dict: dict[str, Any], groups: list[Group], columns: Columns
         for number, (member, index, entry) in enumerate(found):
             parameter = member[1]
             piece, weight = columns.piece(parameter), columns.weight(parameter)
-            parts = {key: columns.restore(piece, entry[key]) for key in parameter_keys(*member)}
+            numbers = numbers_of(member[0], entry, piece.shape)
+            parts = {key: columns.restore(piece, numbers.get(key, entry[key])) for key in parameter_keys(*member)}
             for name, probe in probes.items():
                 probe.add(parts[name], weight)
             finite = all(bool(part.isfinite().all()) for key, part in parts.items() if key not in probes)

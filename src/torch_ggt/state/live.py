@@ -6,6 +6,7 @@ first gradient, or when param groups change, the flat tensors are made anew from
 exchange comes first, in which all ranks must agree.
 """
 
+import functools
 import warnings
 from typing import Any
 
@@ -14,11 +15,13 @@ from torch import Tensor
 
 from torch_ggt.distributed.agreement import Claim, digest
 from torch_ggt.distributed.columns import Columns, Local, choose
-from torch_ggt.options import FIXED, OPTIONS, RANKS, check_agreement, check_changes, plain, row_dtype
+from torch_ggt.formats import row_format
+from torch_ggt.options import FIXED, OPTIONS, RANKS, check_agreement, check_changes, plain
 from torch_ggt.parameters import Group, Member, State, check_dense, common_device, describe
 from torch_ggt.scopes import matrices
 from torch_ggt.sinks import Gradients, Parameters
 from torch_ggt.state.block import Block
+from torch_ggt.state.rows import integers_here
 from torch_ggt.window import Window
 
 __all__ = ["LiveState"]
@@ -168,7 +171,7 @@ class LiveState:
         together: dict[Any, list[list[Member]]] = {}
         for matrix in matrices(groups):
             first = matrix[0][0]
-            key = (id(first), common_device(matrix), row_dtype(first["window_dtype"], [p for _, p in matrix]))
+            key = (id(first), common_device(matrix), row_format(first["window_dtype"], [p for _, p in matrix]))
             together.setdefault(key, []).append(matrix)
         return [Block(batch, self.columns, self._sink) for batch in together.values()]
 
@@ -195,9 +198,8 @@ class LiveState:
                 if not members:
                     drafts.append(Block(block.matrices, block.columns, block.sink))
                     continue
-                stored = [state[p]["window"] for _, p in members if "window" in state.get(p, {})]
-                dtype = stored[0].dtype if stored else block.row_dtype()
-                drafts.append(block.prepared(members, dtype, [block, *self._spares]))
+                rows = next((state[p]["window"] for _, p in members if "window" in state.get(p, {})), None)
+                drafts.append(block.prepared(members, block.row_format(rows), [block, *self._spares]))
             return _claim(drafts, self.blocks, state)
 
         self.columns.agree(claim)
@@ -289,7 +291,7 @@ def _claim(drafts: list[Block], blocks: list[Block], state: State) -> Claim:
             {
                 **{name: draft.options[name] for name in RANKS},
                 **{name: [plain(group[name]) for group in groups] for name in ("finish", "finish_beta", "split")},
-                "window_dtype": draft.row_dtype(),
+                "window_dtype": str(draft.row_format()),
                 "parameters": len(draft.allotted),
                 "rows in the window": [int(entry["count"]) for entry in entries if "count" in entry],
                 "digest of the state": digest(small),
@@ -317,9 +319,10 @@ def _fill(block: Block, state: State, *, checked: bool) -> None:
     resumed = False
     for index, (_, parameter) in enumerate(block.allotted):
         entry = state.get(parameter, {})
+        coded = integers_here(block, index, entry, functools.partial(_local, block, index))
         for key, view in block.tensors_of(index).items():
-            stored = entry.get(key)
-            if stored is not None and key not in block.small[index]:
+            stored = coded.get(key, entry.get(key))
+            if stored is not None and key not in coded and key not in block.small[index]:
                 stored = _local(block, index, stored)
             _copy(view, stored)
     for index, matrix in enumerate(block.allotted_matrices):
@@ -331,9 +334,10 @@ def _fill(block: Block, state: State, *, checked: bool) -> None:
     lengths = [right - left for left, right in zip(block.borders, block.borders[1:], strict=False)]
     for window in block.windows.values():
         window.weigh(list(zip(lengths, weights, strict=True)))
-        if resumed and not checked and _mended(window, block.columns):
+        # Integers of blocks that were cut otherwise are rounded anew, so that their Gram matrix is another one.
+        if resumed and (window.format.coded or not checked) and _mended(window, block.columns):
             complete = all("window" in state.get(p, {}) for _, p in block.members)
-            if complete:
+            if complete and not checked:
                 warnings.warn(_MENDED, stacklevel=2)
 
 
@@ -357,7 +361,8 @@ def _mended(window: Window, columns: Columns) -> bool:
     found = columns.total(window.squares())
     if torch.allclose(found, window.gram.diagonal(dim1=-2, dim2=-1), rtol=1e-9, atol=0.0):
         return False
-    products = columns.total(torch.stack([window.measure(row).products for row in window.rows]))
+    rows = [window.measure(window.row(slot)).products for slot in range(window.size)]
+    products = columns.total(torch.stack(rows))
     for index, row in enumerate(products):
         window.gram[..., index, :].copy_(row)
     return True

@@ -12,10 +12,12 @@ from torch import Tensor
 
 from torch_ggt.distributed.columns import Columns
 from torch_ggt.distributed.pieces import is_dtensor
+from torch_ggt.formats import scale_key
 from torch_ggt.options import OPTIONS, plain
 from torch_ggt.parameters import Group
 from torch_ggt.state.block import parameter_keys
 from torch_ggt.state.checks import FORMAT_KEY, FORMAT_VERSION, OPTIONS_KEY, PART_KEY, digest_of_options, numbered, sums
+from torch_ggt.state.rows import numbers_of
 from torch_ggt.state.sums import SUMS_KEY
 
 __all__ = ["carry", "complete", "consolidated", "snapshot"]
@@ -78,8 +80,14 @@ def snapshot(state_dict: dict[str, Any], groups: list[Group], columns: Columns) 
             entry = {key: _copied(value) for key, value in entry.items()}
             piece = columns.piece(parameter)
             parts = {key: entry[key] for key in parameter_keys(group, parameter) if key in entry}
+            numbers = numbers_of(group, entry, piece.sizes)
             if place in places:
-                parts[SUMS_KEY] = sums(place, places, (group, parameter), entry, parts)
+                own_sums = sums(place, places, (group, parameter), entry, parts | numbers)
+            if piece.mesh is not None:  # blocks end where this rank ends: see `rows`
+                parts |= numbers
+                entry = {key: value for key, value in entry.items() if key not in map(scale_key, numbers)}
+            if place in places:
+                parts[SUMS_KEY] = own_sums
             entry |= {key: piece.present(part) for key, part in parts.items()}
         state[index] = entry
     named = [{**group, "finish": plain(group["finish"])} for group in state_dict["param_groups"]]

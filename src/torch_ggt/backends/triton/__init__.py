@@ -13,8 +13,9 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from torch_ggt.backends.plain import Scratch, TorchBackend
-from torch_ggt.backends.triton import passes, ring, root, tensors
+from torch_ggt.backends.triton import coded, passes, ring, root, tensors
 from torch_ggt.backends.triton.spans import Spans
+from torch_ggt.formats import Coded
 
 __all__ = ["TritonBackend", "check"]
 
@@ -45,10 +46,11 @@ class TritonBackend(TorchBackend):
 
     @staticmethod
     def measure(
-        rows: Tensor, row: Tensor, borders: Sequence[int] | None = None, scratch: Scratch | None = None
+        rows: Tensor | Coded, row: Tensor, borders: Sequence[int] | None = None, scratch: Scratch | None = None
     ) -> Tensor:
         """As `plain.gram_row`."""
-        sums = passes.gram_row(rows, row, spans_of(rows, borders))
+        spans = spans_of(rows, borders)
+        sums = coded.gram_row(rows, row, spans) if isinstance(rows, Coded) else passes.gram_row(rows, row, spans)
         return sums[0] if borders is None else sums
 
     def push(
@@ -59,7 +61,8 @@ class TritonBackend(TorchBackend):
         accept = torch.ones((), dtype=torch.bool, device=row.device) if accept is None else accept
         state = (window.gram, window.decay, window.momentum, window.position, window.count)
         newest, slots = ring.admit(sums.view(-1, window.size + 1), accept, state, betas)
-        ring.write(window.rows, row, slots, spans_of(window.rows, window.borders), carry)
+        write = coded.write if isinstance(window.rows, Coded) else ring.write
+        write(window.rows, row, slots, spans_of(window.rows, window.borders), carry)
         return newest.view(window.decay.shape)
 
     def coefficients(self, window: Any, rhs: Tensor, **how: Any) -> Tensor:  # noqa: ANN401 - a Window
@@ -75,7 +78,7 @@ class TritonBackend(TorchBackend):
 
     @staticmethod
     def expand(
-        rows: Tensor,
+        rows: Tensor | Coded,
         coefficients: Tensor,
         gram: Tensor,
         out: Tensor,
@@ -84,11 +87,12 @@ class TritonBackend(TorchBackend):
         wide: bool = True,
     ) -> Tensor:
         """As `plain.expand`; all sums are in float64."""
-        return passes.expand(rows, coefficients.view(-1, rows.shape[0]), spans_of(rows, borders), out)
+        c, spans = coefficients.view(-1, rows.shape[0]), spans_of(rows, borders)
+        return coded.expand(rows, c, spans, out) if isinstance(rows, Coded) else passes.expand(rows, c, spans, out)
 
     def descend(self, block: Any, coefficients: Tensor, taken: Tensor) -> bool:  # noqa: ANN401 - a Block
         """p ← (1 - lr·weight_decay) p - lr·G c in the pass that makes G c; False if the tensors are not fit for it."""
-        if not block.complete:
+        if not block.complete or isinstance(block.window.rows, Coded):
             return False
         parameters = block.parameters if block.all_here else block.values()
         table = self.table(block, "values", parameters)
@@ -116,7 +120,7 @@ class TritonBackend(TorchBackend):
         return table if table.hold(found) else None  # type: ignore[arg-type]
 
 
-def spans_of(rows: Tensor, borders: Sequence[int] | None) -> Spans:
+def spans_of(rows: Tensor | Coded, borders: Sequence[int] | None) -> Spans:
     """The pieces in which a GPU takes the columns; made once for every shape."""
     whole = (0, rows.shape[1]) if borders is None else tuple(borders)
     return _spans(whole, rows.shape[0], rows.device)

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch_ggt.backends.triton.launch import ceil_div, launch
 from torch_ggt.backends.triton.spans import Spans
 
-__all__ = ["expand", "gram_row", "weighted_sum"]
+__all__ = ["expand", "gram_row", "sum_partials", "weighted_sum"]
 
 # BITS gives w·2⁻⁸⁹⁶. The other factor gets 2⁷⁶⁶, which leaves room at both ends of float64. The result gets 2¹³⁰.
 _OTHER_SCALE = tl.constexpr(2.0**766)
@@ -35,7 +35,6 @@ def gram_row(
     """
     size, stride = rows.shape[0], rows.stride(0)
     partials = torch.empty(spans.pieces, size + 1, dtype=torch.float64, device=rows.device)
-    sums = torch.empty(spans.count, size + 1, dtype=torch.float64, device=rows.device)
     tiles = ceil_div(size, block_rows) + 1
     launch(
         _gram_partials, (spans.pieces * tiles,), rows, row, *spans.tables[:2], partials, size, stride, tiles,
@@ -44,8 +43,15 @@ def gram_row(
         VECTOR=vector or 16 // row.element_size(), STAGES=stages or (1 if rows.dtype == torch.bfloat16 else 3),
         num_warps=warps,
     )  # fmt: skip
-    programs = (spans.count, ceil_div(size + 1, 4))
-    launch(_sum_partials, programs, partials, spans.firsts, sums, size + 1, BLOCK_R=4, BLOCK_P=256)
+    return sum_partials(partials, spans)
+
+
+def sum_partials(partials: Tensor, spans: Spans) -> Tensor:
+    """Add up the sums (pieces, r + 1) of the pieces of each matrix: (B, r + 1)."""
+    length = partials.shape[1]
+    sums = torch.empty(spans.count, length, dtype=torch.float64, device=partials.device)
+    programs = (spans.count, ceil_div(length, 4))
+    launch(_sum_partials, programs, partials, spans.firsts, sums, length, BLOCK_R=4, BLOCK_P=256)
     return sums
 
 
