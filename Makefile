@@ -4,8 +4,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 BENCH_READY := $(VENV)/.bench-ready
+DOCS_READY := $(VENV)/.docs-ready
 
-.PHONY: demo test soak lint format bench package clean help
+.PHONY: demo test soak lint format docs bench package clean help
 
 help:             ## list the targets
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## */\t/' | expand -t 12
@@ -30,6 +31,10 @@ lint: $(READY)    ## ruff and mypy
 format: $(READY)  ## let ruff rewrite the files
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
 
+docs: $(DOCS_READY)  ## the documentation site, with every example run; warnings are errors
+	@$(BIN)/python -m sphinx -b html -W --keep-going -q -d out/doctrees docs out/site
+	@echo "Open out/site/index.html"
+
 bench: $(BENCH_READY)  ## CPU cost of a step, beside the bare products and torchzero
 	@rm -rf out/cpu
 	@$(BIN)/ggt bench --what cpu --out out/cpu
@@ -48,5 +53,9 @@ $(BENCH_READY): $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,bench]"
 	@touch $@
 
+$(DOCS_READY): $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,docs]"
+	@touch $@
+
 clean:            ## remove the environment and everything generated
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis out
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis out docs/gallery docs/sg_execution_times.rst
