@@ -88,6 +88,7 @@ html_copy_source = False
 html_show_sphinx = False
 html_math_renderer = "mathml"
 html_theme_options = {
+    "top_of_page_buttons": [],
     "source_repository": REPOSITORY,
     "source_branch": "main",
     "source_directory": "docs/",
@@ -132,8 +133,32 @@ def _math_renderer(block: bool) -> tuple[Callable[..., None], None]:
     return visit, None
 
 
+# What the theme and the gallery leave without a name, or with one name twice, for people who do not see the page.
+_NAMES = (
+    (r'<p class="caption" role="heading">', '<p class="caption" role="heading" aria-level="2">'),
+    (r'<aside class="sidebar-drawer">', '<aside class="sidebar-drawer" aria-label="Pages">'),
+    (r'<aside class="toc-drawer', '<aside aria-label="On this page" class="toc-drawer'),
+    (r"<div id='sg-tag-list' ", "<div "),
+    (
+        r'<img alt="" (src="[^"]*_thumb\.png" />\n<p><a)'
+        r' (class="reference internal" href="[^"]*"><span class="doc">)([^<]*)<',
+        r'<img alt="Figure of: \3" \1 aria-label="\3" \2\3<',
+    ),
+)
+
+
+def _name_everything(app: Sphinx, error: Exception | None) -> None:
+    """Write the missing names into the finished pages."""
+    for page in Path(app.outdir).rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        for found, named in _NAMES:
+            text = re.sub(found, named, text)
+        page.write_text(text, encoding="utf-8")
+
+
 def setup(app: Sphinx) -> None:
     """What the pages need beyond Sphinx' own."""
     app.connect("source-read", _links_out_of_the_site)
     app.connect("source-read", _every_page_has_a_place)
+    app.connect("build-finished", _name_everything)
     app.add_html_math_renderer("mathml", inline_renderers=_math_renderer(False), block_renderers=_math_renderer(True))
