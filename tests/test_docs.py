@@ -73,13 +73,3 @@ def test_triton_is_imported_on_a_gpu_only():
     script = "import sys, torch_ggt; sys.exit('torch_ggt.backends.triton' in sys.modules)"
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     assert subprocess.run([sys.executable, "-c", script], check=False, env=environment).returncode == 0
-
-
-@pytest.mark.parametrize("page", ["whiten.md"])
-def test_code_on_a_page_runs(page):
-    """The blocks of one page run one after the other, and see what the blocks before them have made."""
-    names = {"torch": torch}
-    blocks = re.findall(r"^```python[^\n]*\n(.*?)^```", (ROOT / "docs" / page).read_text(), re.MULTILINE | re.DOTALL)
-    assert blocks
-    for block in blocks:
-        exec(compile(block, page, "exec"), names)
