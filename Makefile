@@ -15,7 +15,7 @@ demo: $(READY)    ## the paper's Figure 2, and an equation that AdamW and Muon l
 	@rm -rf out/demo
 	@$(BIN)/ggt reproduce S1 --seeds 3 --out out/demo/S1
 	@$(BIN)/ggt reproduce S2 --seeds 2 --out out/demo/S2
-	@$(BIN)/python benchmarks/solve_convection.py --seeds 2 --out out/demo/convection
+	@$(BIN)/python benchmarks/solve_convection.py --seeds 2 --out out/demo/PINN
 	@$(BIN)/ggt report out/demo
 
 test: $(READY)    ## the quick test suite

@@ -1,6 +1,6 @@
 """Solve u_t + 30·u_x = 0 by a small network: AdamW, Muon, and NorMuon with the full matrix in front of it.
 
-    python benchmarks/solve_convection.py --out out/demo/convection
+    python benchmarks/solve_convection.py --out out/demo/PINN
 
 The learning rates and momenta are those that eight trials chose for each optimizer in
 records/2026-11-18-whitened-pairs. The folder gets the runs, a figure with the fields and the errors, and a verdict, so

@@ -11,7 +11,7 @@ from browser import chromium, console, prefer, requested, resize
 
 SITE = Path(__file__).parents[2] / "out" / "site"
 EVERY = sorted(page.relative_to(SITE).as_posix() for page in SITE.rglob("*.html") if "_static" not in page.parts)
-LOOKED_AT = ["index.html", "derivation.html", "api.html", "claims.html", "gallery/index.html", "gallery/pinn.html"]
+LOOKED_AT = ["index.html", "derivation.html", "gallery/index.html", "gallery/pinn.html"]
 
 pytestmark = pytest.mark.skipif(not EVERY, reason="there is no site in out/site; make docs builds it")
 
@@ -30,14 +30,14 @@ def visit(browser, page, width=1280, scheme="light"):
 
 def test_every_page_on_a_phone(browser):
     """One test for all pages: a browser is expensive to start, and a page is not."""
-    wide, silent, unnamed, fetched = {}, {}, {}, set()
+    wide, noisy, unnamed, fetched = {}, {}, {}, set()
     for page in EVERY:
         visit(browser, page, width=390)
         width = browser.execute_script("return document.documentElement.scrollWidth")
         if width > 390:
             wide[page] = width
         if complaints := console(browser):
-            silent[page] = complaints
+            noisy[page] = complaints
         pictures = browser.execute_script(
             "return [...document.querySelectorAll('article img')].filter(i => !i.alt.trim() || !i.naturalWidth)"
             ".map(i => i.src)"
@@ -46,15 +46,24 @@ def test_every_page_on_a_phone(browser):
             unnamed[page] = pictures
         fetched |= {address for address in requested(browser) if not address.startswith(("file:", "data:", "blob:"))}
     assert wide == {}
-    assert silent == {}
+    assert noisy == {}
     assert unnamed == {}
     assert fetched == set()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_accessibility_rules_of_axe(browser, scheme):
+@pytest.mark.parametrize(
+    ("pages", "scheme"),
+    [
+        (LOOKED_AT, "light"),
+        (LOOKED_AT[:2], "dark"),
+        pytest.param(EVERY, "light", marks=pytest.mark.soak),
+        pytest.param(EVERY, "dark", marks=pytest.mark.soak),
+    ],
+    ids=["light", "dark", "every-light", "every-dark"],
+)
+def test_accessibility_rules_of_axe(browser, pages, scheme):
     found = {}
-    for page in LOOKED_AT:
+    for page in pages:
         visit(browser, page, scheme=scheme)
         violations = Axe().run(browser)["violations"]
         if violations:

@@ -11,6 +11,7 @@ import hashlib
 import math
 import mimetypes
 import os
+import re
 import warnings
 from collections.abc import Iterable, Mapping
 from importlib import resources
@@ -89,8 +90,20 @@ def _template() -> jinja2.Template:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"number": number, "exact": _exact, "data_uri": _data_uri, "count": count}
+    environment.filters |= {
+        "number": number,
+        "exact": _exact,
+        "data_uri": _data_uri,
+        "count": count,
+        "breakable": _breakable,
+    }
     return environment.from_string(_asset("page.html"))
+
+
+def _breakable(name: str) -> Markup:
+    """A name that may break between its parts, and not inside of them: FullMatrix|Adaptive(|beta2=|0.995)."""
+    parts = re.split(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[(,=_])|(?<=\.)(?=[A-Za-z])", name)
+    return Markup("<wbr>").join(parts)
 
 
 def _asset(name: str) -> str:
