@@ -100,10 +100,13 @@ def _template() -> jinja2.Template:
     return environment.from_string(_asset("page.html"))
 
 
+# Before a hump, after a sign, and after a dot between words: page.js has the same.
+_JOINTS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[(,=_])|(?<=\.)(?=[A-Za-z])")
+
+
 def _breakable(name: str) -> Markup:
     """A name that may break between its parts, and not inside of them: FullMatrix|Adaptive(|beta2=|0.995)."""
-    parts = re.split(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[(,=_])|(?<=\.)(?=[A-Za-z])", name)
-    return Markup("<wbr>").join(parts)
+    return Markup("<wbr>").join(_JOINTS.split(name))
 
 
 def _asset(name: str) -> str:
