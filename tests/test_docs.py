@@ -73,3 +73,9 @@ def test_triton_is_imported_on_a_gpu_only():
     script = "import sys, torch_ggt; sys.exit('torch_ggt.backends.triton' in sys.modules)"
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     assert subprocess.run([sys.executable, "-c", script], check=False, env=environment).returncode == 0
+
+
+def test_every_public_name_is_in_the_reference():
+    page = (ROOT / "docs" / "api.md").read_text()
+    described = re.findall(r"^\.\. auto(?:class|function):: (\w+)", page, re.MULTILINE)
+    assert sorted(described) == sorted(torch_ggt.__all__)
