@@ -104,7 +104,7 @@ class Window:
         self.count = torch.zeros(batch, dtype=torch.int64, device=device)
         self.slots = torch.arange(size, device=device)
         self.scratch = Scratch()
-        self.runs = self.borders  #: Borders of the runs of columns whose sums are weighed alike; None: one run.
+        self.runs = self.borders  #: Borders of the runs of columns whose sums are weighed alike; None means one run.
         self.weights: Tensor | None = None
         self.size = size
         self._find_parts()

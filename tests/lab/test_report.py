@@ -684,6 +684,38 @@ def test_no_sideways_scrolling(browser, request, which, width):
     )
 
 
+# Every cell of the tables that a phone shows as cards, with its right edge, and the parts into which names may break.
+CELLS = """
+return [...document.querySelectorAll('.verdicts td, .verdicts th, .standings td, .standings th')]
+  .filter(c => c.checkVisibility()).map(c => c.getBoundingClientRect()).filter(r => r.width > 1).map(r => r.right);
+"""
+LINES = """
+const range = document.createRange();
+return [...document.querySelectorAll('.standings th[scope=row], .legend strong')].filter(e => e.checkVisibility())
+  .flatMap(e => [...e.childNodes].filter(n => n.nodeType === Node.TEXT_NODE).map(n => {
+    range.selectNodeContents(n); return [n.textContent, new Set([...range.getClientRects()].map(r => r.top)).size]; }));
+"""
+
+
+def test_a_phone_shows_every_column_and_breaks_no_word(browser, report):
+    visit(browser, report, width=390)
+    assert max(browser.execute_script(CELLS)) <= 390
+    parts = browser.execute_script(LINES)
+    assert "window=" in [part for part, _ in parts]
+    assert [part for part, lines in parts if lines > 1] == []
+
+
+def test_pictures_follow_the_dark_scheme_and_the_button(page):
+    def lightness():
+        return page.execute_script("return getComputedStyle(document.querySelector('figure img')).filter")
+
+    assert lightness() == "none"
+    prefer(page, "dark")
+    wait_until(page, "getComputedStyle(document.querySelector('figure img')).filter.startsWith('invert(0.9')")
+    page.find_element(By.ID, "theme").click()
+    assert lightness() == "none"
+
+
 def test_hostile_names_are_shown_as_they_are(browser, hostile):
     visit(browser, hostile)
     assert console(browser) == []

@@ -24,6 +24,10 @@
     return made;
   }
 
+  /** A name that may break between its parts, as `_breakable` of page.py has it. */
+  const breakable = (name) =>
+    name.split(/(?<=[a-z0-9])(?=[A-Z])|(?<=[(,=_])|(?<=\.)(?=[A-Za-z])/).flatMap((part, index) => (index ? [element("wbr"), part] : [part]));
+
   /** A table whose numeric cells carry their full value; `groups` is an optional first row of headings: [text, span]. */
   function table(caption, headings, rows, groups = null) {
     const head = element("thead");
@@ -375,7 +379,7 @@
       const box = element("input", { type: "checkbox" });
       box.checked = true;
       box.addEventListener("change", () => { box.checked ? shown.add(optimizer) : shown.delete(optimizer); update(); });
-      legend.append(element("label", {}, box, swatch(optimizer.color), element("strong", {}, optimizer.name), element("span", { class: "remark" })));
+      legend.append(element("label", {}, box, swatch(optimizer.color), element("strong", {}, ...breakable(optimizer.name)), element("span", { class: "remark" })));
     }
     metricChoice.addEventListener("change", chooseScale);
     section.querySelector(".controls").addEventListener("change", update);

@@ -11,6 +11,7 @@ import hashlib
 import math
 import mimetypes
 import os
+import re
 import warnings
 from collections.abc import Iterable, Mapping
 from importlib import resources
@@ -89,8 +90,23 @@ def _template() -> jinja2.Template:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"number": number, "exact": _exact, "data_uri": _data_uri, "count": count}
+    environment.filters |= {
+        "number": number,
+        "exact": _exact,
+        "data_uri": _data_uri,
+        "count": count,
+        "breakable": _breakable,
+    }
     return environment.from_string(_asset("page.html"))
+
+
+# Before a hump, after a sign, and after a dot between words: page.js has the same.
+_JOINTS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[(,=_])|(?<=\.)(?=[A-Za-z])")
+
+
+def _breakable(name: str) -> Markup:
+    """A name that may break between its parts, and not inside of them: FullMatrix|Adaptive(|beta2=|0.995)."""
+    return Markup("<wbr>").join(_JOINTS.split(name))
 
 
 def _asset(name: str) -> str:

@@ -54,7 +54,7 @@ class Diagnosis:
 
     @property
     def energy_beyond_diagonal(self) -> float:
-        """1 - cos²: the share of the step's squared length that no multiple of the diagonal step produces."""
+        """The share 1 - cos² of the step's squared length that no multiple of the diagonal step produces."""
         return 1 - self.cosine_diagonal**2
 
     @property
@@ -70,12 +70,12 @@ class Diagnosis:
 
     @property
     def threshold_condition(self) -> float:
-        """The least condition number of anisotropic rows: the larger of 10 and 3 times `condition_isotropic`."""
+        """The least condition number of anisotropic rows, the larger of 10 and 3 times `condition_isotropic`."""
         return max(LARGE_CONDITION, BEYOND_ISOTROPIC * self.condition_isotropic)
 
     @property
     def verdict(self) -> str:
-        """Whether to race a full-matrix method, and why: it proves neither a gain nor its absence.
+        """Whether to race a full-matrix method, and why. It proves neither a gain nor its absence.
 
         The paper saw condition numbers of 10³ on a CNN, with little gain, and of up to 10⁶ on a recurrent net, with
         much gain. Small eigenvalues that are only noise raise the condition number, too. A diagonal of few rows is

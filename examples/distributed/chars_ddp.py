@@ -1,6 +1,6 @@
 """A character model with data parallel training: every rank has the model, and a part of GGT's window.
 
-torchrun --nproc-per-node 2 examples/chars_ddp.py --save out/chars-ddp
+torchrun --nproc-per-node 2 examples/distributed/chars_ddp.py --save out/chars-ddp
 
 Run it again with more --steps and it goes on where it was, on any number of ranks; chars_fsdp2.py reads the same
 checkpoints.
@@ -10,7 +10,9 @@ from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
-from chars import CharModel, arguments, leave, start, train
+from chars_loop import train
+from chars_model import CharModel
+from chars_ranks import arguments, leave, start
 from torch import nn
 
 from torch_ggt import GGT

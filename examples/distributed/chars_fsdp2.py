@@ -1,6 +1,6 @@
 """A character model with fully sharded training (FSDP2): parameters, gradients and GGT's window are split alike.
 
-torchrun --nproc-per-node 2 examples/chars_fsdp2.py --save out/chars-fsdp2
+torchrun --nproc-per-node 2 examples/distributed/chars_fsdp2.py --save out/chars-fsdp2
 
 With --replicas 2 the ranks are two groups, in each of which the model is split (HSDP). Checkpoints go from any number
 of ranks to any other, and from and to chars_ddp.py.
@@ -10,7 +10,9 @@ from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
-from chars import CharModel, arguments, leave, start, train
+from chars_loop import train
+from chars_model import CharModel
+from chars_ranks import arguments, leave, start
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 

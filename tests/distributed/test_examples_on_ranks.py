@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 def run_example(name, runs):
     """The last loss of each run of an example with these words, on the ranks that are there."""
-    sys.path.insert(0, str(ROOT / "examples"))
+    sys.path.insert(0, str(ROOT / "examples" / "distributed"))
     return [importlib.import_module(name).main(words) for words in runs]
 
 
@@ -36,7 +36,7 @@ def test_each_goes_on_from_the_others_checkpoints(tmp_path):
 def threads_left_by(name, words):
     """The names of this process' threads after an example has run and left."""
     run_example(name, [words])
-    importlib.import_module("chars").leave()
+    importlib.import_module("chars_ranks").leave()
     return [file.read_text().strip() for file in Path("/proc/self/task").glob("*/comm")]
 
 
@@ -54,7 +54,15 @@ def test_no_thread_of_gloo_is_left_to_abort_a_process_that_ends(tmp_path, exampl
 def test_torchrun_starts_them(tmp_path, example):
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    words = [str(ROOT / "examples" / f"{example}.py"), "--steps", "2", "--window", "3", "--save", str(tmp_path)]
+    words = [
+        str(ROOT / "examples" / "distributed" / f"{example}.py"),
+        "--steps",
+        "2",
+        "--window",
+        "3",
+        "--save",
+        str(tmp_path),
+    ]
     done = subprocess.run([*command, *words], capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr
     first, last = map(float, re.findall(r"loss ([\d.]+)", done.stdout))

@@ -1,0 +1,167 @@
+"""Solve u_t + 30·u_x = 0 by a small network: AdamW, Muon, and NorMuon with the full matrix in front of it.
+
+    python benchmarks/solve_convection.py --out out/demo/PINN
+
+The learning rates and momenta are those that eight trials chose for each optimizer in
+records/2026-11-18-whitened-pairs. The folder gets the runs, a figure with the fields and the errors, and a verdict, so
+that `ggt report` shows all of it. `make demo` calls this.
+"""
+
+import argparse
+import json
+import math
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib import pyplot as plt
+
+from ggt_lab.experiments.verdicts import Figure, Verdict, write_verdicts
+from ggt_lab.figures.style import COLORS, log_axis, quiet, save
+from ggt_lab.optimizers.specs import optimizer_factory
+from ggt_lab.problems.pinn_problems import Convection
+from ggt_lab.runs.process_pool import processes, run_all
+from ggt_lab.runs.results import Record, Results
+from ggt_lab.runs.short_run import train
+from ggt_lab.runs.training_loop import seed_everything
+
+TUNED_STEPS = 1500
+ENTRANTS = {  # name: (spec, learning rate)
+    "AdamW": ("AdamW(betas=(0.9, 0.999), weight_decay=0)", 0.1),
+    "Muon": ("MuonAndAdamW(momentum=0.95, weight_decay=0)", 0.0316227766),
+    "whitened NorMuon": (
+        "whiten(NorMuonAndAdamW(momentum=0.9, weight_decay=0), window=50, jitter=1e-06, shrinkage=0.0, keep_norm=True)",
+        0.0316227766,
+    ),
+}
+UNSOLVED, SOLVED = 0.1, 0.05  # relative errors
+GRID = (64, 51)  # places and times of the exact solution
+ALT = (
+    "Top: the solution of AdamW, of Muon and of the whitened NorMuon beside the exact one, over space and time. "
+    "Bottom: their errors, and the relative error over the steps of training."
+)
+
+
+@dataclass(frozen=True)
+class Solve:
+    """One run."""
+
+    name: str
+    seed: int
+    steps: int
+    folder: str
+
+    @property
+    def key(self) -> str:
+        """The run in words that do not change."""
+        return json.dumps({"name": self.name, "seed": self.seed, "steps": self.steps}, sort_keys=True)
+
+    @property
+    def field(self) -> Path:
+        """Where the solution of the run lies."""
+        return Path(self.folder) / "fields" / f"{self.name.replace(' ', '-')}-{self.seed}.npy"
+
+
+def execute(solve: Solve) -> Record:
+    """Train one run, keep its solution on the grid, and return its record."""
+    problem = Convection(solve.seed, torch.device("cpu"))
+    seed_everything(solve.seed)
+    spec, lr = ENTRANTS[solve.name]
+
+    def cosine(step: int) -> float:
+        return lr * (1 + math.cos(math.pi * step / solve.steps)) / 2
+
+    outcome = train(problem, optimizer_factory(spec), lr, steps=solve.steps, evaluations=30, rate_at=cosine)
+    with torch.no_grad():
+        solution = problem.network(problem._grid)[0]
+    solve.field.parent.mkdir(parents=True, exist_ok=True)
+    np.save(solve.field, solution.view(GRID).numpy())
+    words = {name: value for name, value in asdict(solve).items() if name != "folder"}
+    about = {"problem": "pinn-convection", "optimizer": solve.name, "lr": lr, "spec": spec, "metric": "error"}
+    return {**words, **about, "status": outcome.status, "curve": outcome.curve}
+
+
+def last_errors(records: list[Record], name: str) -> list[float]:
+    """The relative error at the end, for each seed."""
+    return [r["curve"][-1]["error"] if r["status"] == "done" else math.inf for r in records if r["optimizer"] == name]
+
+
+def draw(records: list[Record], runs: list[Solve], folder: Path) -> Figure:
+    """Fields and errors of the first seed, and the curves of all seeds."""
+    problem = Convection(0, torch.device("cpu"))
+    _, exact = problem.solution()
+    fields = {"exact": exact.view(GRID).numpy()}
+    fields |= {run.name: np.load(run.field) for run in runs if run.seed == runs[0].seed}
+    figure, panels = plt.subplots(2, 4, figsize=(12, 5.6), layout="constrained")
+    for column, (name, field) in enumerate(fields.items()):
+        look = {"extent": (0, 1, 0, 2 * math.pi), "origin": "lower", "aspect": "auto", "cmap": "RdBu_r"}
+        panels[0, column].imshow(field, vmin=-1, vmax=1, **look)
+        panels[0, column].set_title(name, fontsize=10)
+        if column:
+            shown = panels[1, column].imshow(field - fields["exact"], vmin=-1, vmax=1, **look)
+            panels[1, column].set_title(f"error of {name}", fontsize=10)
+            panels[1, column].set_xlabel("t")
+    panels[0, 0].set_ylabel("x")
+    figure.colorbar(shown, ax=panels[:, -1], fraction=0.05)
+    axes = panels[1, 0]
+    for color, name in zip(COLORS, ENTRANTS, strict=False):
+        for number, record in enumerate(r for r in records if r["optimizer"] == name):
+            steps, errors = zip(*((p["step"], p["error"]) for p in record["curve"]), strict=True)
+            axes.plot(steps, errors, color=color, label=None if number else name)
+    log_axis(axes, "y")
+    quiet(axes)
+    axes.set_title("relative error", fontsize=10)
+    axes.set_xlabel("step")
+    axes.legend(fontsize=7)
+    size = sum(parameter.numel() for parameter in problem.parameters())
+    png, _ = save(figure, folder / "convection", title=f"u_t + 30 u_x = 0, solved by a network of {size:,} parameters")
+    return Figure(png, ALT)
+
+
+def judge(records: list[Record], command: str) -> Verdict:
+    """Whether AdamW and Muon leave the equation unsolved, and the whitened NorMuon solves it."""
+    errors = {name: last_errors(records, name) for name in ENTRANTS}
+    alone = [error for name in ("AdamW", "Muon") for error in errors[name]]
+    statement = (
+        f"AdamW and Muon leave a relative error above {UNSOLVED:g}, and the whitened NorMuon ends below {SOLVED:g}."
+    )
+    ours = "; ".join(f"{name} {' and '.join(f'{error:.2g}' for error in each)}" for name, each in errors.items())
+    holds = min(alone) > UNSOLVED and max(errors["whitened NorMuon"]) < SOLVED
+    seeds = len(errors["AdamW"])
+    words = "not in the paper. SOAP alone solves this equation, too: docs/whitening-evidence.md"
+    return Verdict("PINN", statement, words, ours, None, seeds, holds, command)
+
+
+def main() -> None:
+    """Train, draw, judge."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("out/convection"))
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=TUNED_STEPS)
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    given = parser.parse_args()
+    results = Results(given.out / "results.jsonl")
+    # The slowest entrant first, so that no worker waits for it at the end.
+    names = list(reversed(ENTRANTS))
+    runs = [Solve(name, seed, given.steps, str(given.out)) for seed in range(given.seeds) for name in names]
+
+    def tell(run: Solve, record: dict[str, Any]) -> None:
+        print(f"{run.name}, seed {run.seed}: relative error {last_errors([record], run.name)[0]:.3g}", flush=True)
+
+    with processes(given.workers) as pool:
+        run_all(runs, execute, results, pool, on_done=tell)
+    done = {run.key for run in runs}
+    records = [record for record in results if record["key"] in done]
+    runs.sort(key=lambda run: (run.seed, list(ENTRANTS).index(run.name)))
+    figure = draw(records, runs, given.out)
+    title = "A differential equation that AdamW and Muon leave unsolved"
+    verdict = judge(records, f"python benchmarks/solve_convection.py --seeds {given.seeds}")
+    write_verdicts(given.out, experiment="PINN", title=title, verdicts=[verdict], figures=[figure], records=records)
+    print(f"{verdict.statement} This {verdict.word}. {verdict.ours}.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""Every figure of the README is computed again from records/, or from the library.
+
+A figure is a number with a comment behind it: ``0.30<!-- pair convection Muon alone -->``. The first word names a
+function of this file, and the other words are its arguments. To add a figure, write the number with such a comment; to
+add a kind of figure, write a function and list it in FIGURES. A number in the text without a comment must be on the
+list of numbers that nobody measured.
+"""
+
+import functools
+import importlib.util
+import json
+import re
+import statistics
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from torch_ggt import GGT
+
+pytest.importorskip("ggt_lab")
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+NUMBER = r"\d[\d,]*(?:\.\d+)?(?:e-?\d+)?"
+KEYED = re.compile(rf"({NUMBER})\*{{0,2}}<!-- ([^>]*?) -->")
+# The year of the paper, a version, rows of windows, the limit of the goal, and AdamW's two moments in bytes.
+CHOSEN = {"2019", "3.11", "20", "50", "5", "10", "1.2", "8"}
+
+
+def lines_of(*path):
+    return [json.loads(line) for line in (ROOT / "records").joinpath(*path).read_text().splitlines()]
+
+
+@functools.cache
+def whitened_pairs():
+    """The benchmark that made the record, its scores, and its methods."""
+    spec = importlib.util.spec_from_file_location("readme_pairs", ROOT / "benchmarks" / "whitened_pairs.py")
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module, module.scores(lines_of("2026-11-18-whitened-pairs", "results.jsonl"))
+
+
+def pair(problem, optimizer, method):
+    """The mean of the metric over the fresh seeds."""
+    module, scores = whitened_pairs()
+    score = scores[module.Entrant(f"pinn-{problem}", optimizer, *module.METHODS[method])]
+    assert score.complete
+    return score.mean
+
+
+def pair_wins(method):
+    module, scores = whitened_pairs()
+    return module.count(scores, module.METHODS[method])[0]
+
+
+def pairs(method):
+    module, scores = whitened_pairs()
+    return module.count(scores, module.METHODS[method])[1]
+
+
+DEEP = {"r1": "2026-11-16-ptb-chars-r1", "cnn": "2026-11-16-cifar10-cnn"}
+GGT_OF_THE_PAPER = "GGT(window=200, window_dtype='bfloat16', adjust_lr_fn='original')"
+SPECS = {"GGT": GGT_OF_THE_PAPER, "Muon": "MuonAndAdamW", "SOAP": "pytorch_optimizer.SOAP", "Adam": "Adam"}
+
+
+def at_the_end(record, optimizer, number):
+    """The mean over seeds at the end of the longest runs with the cosine schedule; of two rates the better one."""
+    runs = lines_of(DEEP[record], "results.jsonl")
+    length = max(run["epochs"] for run in runs)
+    kept = [
+        run
+        for run in runs
+        if (run["epochs"], run["optimizer"], run["schedule"]) == (length, SPECS[optimizer], "cosine")
+    ]
+    by_rate = {}
+    for run in kept:
+        by_rate.setdefault(run["lr"], {})[run["seed"]] = run["curve"][-1][number]
+    assert all(sorted(seeds) == [0, 1, 2] for seeds in by_rate.values())
+    return min(statistics.fmean(seeds.values()) for seeds in by_rate.values())
+
+
+def percent(record, optimizer):
+    return 100 * at_the_end(record, optimizer, "test_error")
+
+
+def perplexity(record, optimizer):
+    return at_the_end(record, optimizer, "validation_perplexity")
+
+
+def speed(model, rows, mode):
+    """The time of a training step with a bfloat16 window, divided by the time with SGD."""
+    promises = json.loads((ROOT / "records" / "speed.json").read_text())["promises"]
+    what = f"training step over a training step with SGD, {model.upper()}, r = {rows}, bfloat16, {mode}"
+    (found,) = [each["figure"] for each in promises if each["what"] == what]
+    return found
+
+
+def window_bytes(dtype):
+    """The bytes of the window of 20 rows for each parameter, as the library counts them."""
+    return GGT.memory(1_000_000, window=20, window_dtype=dtype).window / 1_000_000
+
+
+@functools.cache
+def drop_in_ratios():
+    """(task, rate) → the mean score of whiten(AdamW), divided by the mean score of AdamW; the more seeds come last."""
+
+    def ratios(file):
+        scores = {}
+        for run in lines_of("2026-11-18-drop-in", file):
+            scores.setdefault((run["task"], run["lr"]), {}).setdefault(run["method"], []).append(run["score"])
+        mean = statistics.fmean
+        return {key: mean(found["whiten(AdamW)"]) / mean(found["AdamW"]) for key, found in scores.items()}
+
+    helped_to_choose = {"lstm", "gpt", "two-scales"}
+    listed = {key: ratio for key, ratio in ratios("runs.jsonl").items() if key[0] not in helped_to_choose}
+    return listed | ratios("digits_more_seeds.jsonl")
+
+
+def drop_in(what):
+    ratios = drop_in_ratios()
+    counts = {"listed": len(ratios), "within": sum(ratio <= 1.2 for ratio in ratios.values())}
+    # A row that is missed on more seeds counts as missed, though its first five seeds are in the list of lower losses.
+    counts |= {"below": sum(ratio < 1 for ratio in ratios.values()), "digits": ratios["digits", 0.01]}
+    return counts[what]
+
+
+FIGURES = [pair, pair_wins, pairs, percent, perplexity, speed, window_bytes, drop_in]
+
+
+@pytest.mark.parametrize(("written", "key"), KEYED.findall(README), ids=str)
+def test_a_figure_is_what_the_records_say(written, key):
+    name, *words = key.split()
+    value = {function.__name__: function for function in FIGURES}[name](*words)
+    digits = len(written.partition(".")[2])
+    assert float(written.replace(",", "")) == pytest.approx(value, abs=0.5 * 10**-digits * (1 + 1e-9))
+
+
+def test_no_figure_is_without_a_record():
+    text = KEYED.sub("", README)
+    text = re.sub(r"^```.*?^```|`[^`]*`|\]\([^)]*\)|!\[[^\]]*\]", "", text, flags=re.MULTILINE | re.DOTALL)
+    assert set(re.findall(rf"(?<![\w.-]){NUMBER}", text)) <= CHOSEN
+
+
+def test_it_is_a_front_door():
+    assert len(README.splitlines()) <= 110
+    repository = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
+    raw = repository.replace("https://github.com", "https://raw.githubusercontent.com") + "/main/"
+    for target in re.findall(r"\]\(([^)]*)\)", README):
+        assert target.startswith("https://"), f"{target} would not be found from PyPI"
+        inside = re.sub(rf"^(?:{re.escape(repository)}/(?:blob|tree)/main/|{re.escape(raw)})", "", target)
+        assert inside == target or (ROOT / inside).exists(), target
