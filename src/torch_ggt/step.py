@@ -27,10 +27,10 @@ from torch_ggt.backends.cuda_graph import StepGraph
 from torch_ggt.distributed.columns import Columns, existing_group
 from torch_ggt.finish import finished
 from torch_ggt.options import OPTIONS, check, check_agreement, check_flag
-from torch_ggt.parameters import Group, describe
+from torch_ggt.parameters import Group
 from torch_ggt.sinks import Gradients, Parameters
 from torch_ggt.state import checks, saved
-from torch_ggt.state.block import Block
+from torch_ggt.state.block import Block, nonfinite_message
 from torch_ggt.state.live import LiveState
 
 __all__ = ["FullMatrixOptimizer", "advance"]
@@ -250,7 +250,7 @@ class FullMatrixOptimizer(Optimizer):
             if bool(taken):
                 return False
             if raises:
-                raise RuntimeError(_NAN_BY_FINISH if finishing else _nonfinite_message(blocks))
+                raise RuntimeError(_NAN_BY_FINISH if finishing else nonfinite_message(blocks))
         self._live.count_skipped(~taken)
         if host_sees and self.warns and not self._warned:
             self._warned = True
@@ -388,22 +388,3 @@ class FullMatrixOptimizer(Optimizer):
         twin._live = LiveState(self._live.process_group, self.sink)
         twin._graph = StepGraph(self._graph.wanted)
         return twin
-
-
-def _nonfinite_message(blocks: list[Block]) -> str:
-    for block in blocks:
-        offender = block.nonfinite_gradient()
-        if offender is not None:
-            return (
-                f"GGT: the gradient of {describe(*offender)} is not finite. Nothing was changed. "
-                "nonfinite='skip' skips and counts such steps."
-            )
-    if not blocks[0].columns.alone:
-        return (
-            "GGT: a gradient is not finite on another rank, which names it; or another rank has gradients for other "
-            "parameters than before; or a sum of squares overflows float64. Nothing was changed."
-        )
-    return (
-        "GGT: every gradient is finite, but the row overflows the window's dtype or its square overflows float64. "
-        "Nothing was changed; scale the loss down."
-    )

@@ -18,12 +18,12 @@ from torch_ggt.finish import Finish, resolve
 from torch_ggt.formats import Format, format_of, row_format
 from torch_ggt.layout import ALIGNMENT, Layout
 from torch_ggt.memory import allocate_window
-from torch_ggt.parameters import Group, Member, common_device
+from torch_ggt.parameters import Group, Member, common_device, describe
 from torch_ggt.rules import RULES
 from torch_ggt.sinks import Gradients, Parameters
 from torch_ggt.window import Window
 
-__all__ = ["MATRIX_KEYS", "Block", "finish_of", "matrix_key", "parameter_keys", "small_shapes"]
+__all__ = ["MATRIX_KEYS", "Block", "finish_of", "matrix_key", "nonfinite_message", "parameter_keys", "small_shapes"]
 
 MATRIX_KEYS = ("gram", "decay", "momentum", "position", "count")
 """What a window keeps for each matrix; ``skipped`` is kept beside them."""
@@ -287,3 +287,23 @@ class Block:
     pieces: list[Piece]
     runs: list[tuple[dict[str, Any], int, int]]
     allotted_matrices: list[list[Member]]
+
+
+def nonfinite_message(blocks: list[Block]) -> str:
+    """Why a step cannot be taken, with the name of the parameter if it is on this rank."""
+    for block in blocks:
+        offender = block.nonfinite_gradient()
+        if offender is not None:
+            return (
+                f"GGT: the gradient of {describe(*offender)} is not finite. Nothing was changed. "
+                "nonfinite='skip' skips and counts such steps."
+            )
+    if not blocks[0].columns.alone:
+        return (
+            "GGT: a gradient is not finite on another rank, which names it; or another rank has gradients for other "
+            "parameters than before; or a sum of squares overflows float64. Nothing was changed."
+        )
+    return (
+        "GGT: every gradient is finite, but the row overflows the window's dtype or its square overflows float64. "
+        "Nothing was changed; scale the loss down."
+    )
