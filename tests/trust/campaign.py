@@ -59,7 +59,11 @@ def kills(number):
 def endurance(steps):
     from endurance import MEMBERS, endure
 
-    return {name: endure(name, steps) for name in MEMBERS}
+    found = {}
+    for name in MEMBERS:
+        found[name] = endure(name, steps)
+        print(name, found[name], flush=True)  # the next member may be killed
+    return found
 
 
 def adversaries(number):
