@@ -75,7 +75,7 @@ def test_triton_is_imported_on_a_gpu_only():
     assert subprocess.run([sys.executable, "-c", script], check=False, env=environment).returncode == 0
 
 
-@pytest.mark.parametrize("page", ["whiten.md"])
+@pytest.mark.parametrize("page", ["whiten.md", "row_formats.md"])
 def test_code_on_a_page_runs(page):
     """The blocks of one page run one after the other, and see what the blocks before them have made."""
     names = {"torch": torch}
