@@ -186,7 +186,7 @@ def table(records):
             continue
         optimizers = [name for name in OPTIMIZERS if any(record["optimizer"] == name for record in of_problem)]
         lines += ["", f"### {problem}, {steps} steps, lr {LR[problem]:g}", ""]
-        head = [cell for name in optimizers for cell in (name, "±", "ratio")]
+        head = [cell for name in optimizers for cell in (name, "±, seeds", "ratio")]
         lines += ["| window | bytes per parameter | " + " | ".join(head) + " |", "|---" * (len(head) + 2) + "|"]
         for window in [w for w in WINDOWS if any(record["window"] == w for record in of_problem)]:
             cells = [window, f"{bytes_of(window):.1f}"]
@@ -200,7 +200,7 @@ def table(records):
                     continue
                 mean, spread = statistics.fmean(losses.values()), statistics.pstdev(losses.values())
                 ratio = mean / statistics.fmean(base[seed] for seed in losses)
-                cells += [f"{mean:.4g}", f"{spread:.1g}", f"{ratio:.3f}"]
+                cells += [f"{mean:.4g}", f"{spread:.1g}, {len(losses)}", f"{ratio:.3f}"]
             lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
