@@ -29,7 +29,7 @@ STEP = """
 import torch
 from torch_ggt import GGT
 weight = torch.nn.Parameter(torch.ones(3))
-optimizer = GGT([weight], lr=0.1, window=5)
+optimizer = GGT([weight], lr=0.3, window=5)
 for _ in range(20):
     optimizer.zero_grad()
     (weight**2).sum().backward()

@@ -44,7 +44,7 @@ def test_every_page_on_a_phone(browser):
         )
         if pictures:
             unnamed[page] = pictures
-        fetched |= {address for address in requested(browser) if not address.startswith(("file:", "data:", "blob:"))}
+        fetched |= {address for address in requested(browser) if address.startswith(("http", "ws"))}
     assert wide == {}
     assert noisy == {}
     assert unnamed == {}

@@ -1,0 +1,62 @@
+"""The demo's differential equation: its runs, its verdict and its figure reach the report."""
+
+import importlib
+import json
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from ggt_lab.report.page import write_report
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def demo(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    return importlib.import_module("solve_convection")
+
+
+def test_a_short_demo(demo, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["demo", "--steps", "2", "--workers", "1", "--out", str(tmp_path)])
+    monkeypatch.setattr(demo, "processes", ThreadPoolExecutor)  # a process takes seconds to start
+    demo.main()
+    assert "does not hold" in capsys.readouterr().out  # two steps solve nothing
+    records = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    assert {record["optimizer"] for record in records} == set(demo.ENTRANTS)
+    (figure,) = json.loads((tmp_path / "verdicts.json").read_text())["figures"]
+    assert (tmp_path / figure["file"]).stat().st_size > 10_000
+    page = write_report(tmp_path).read_text()
+    assert figure["alt"] in page
+    assert "whitened NorMuon" in page
+
+
+def test_its_settings_are_those_that_the_trials_chose(demo):
+    lines = (ROOT / "records" / "2026-11-18-whitened-pairs" / "results.jsonl").read_text().splitlines()
+    of_the_record = {"AdamW": ("AdamW", 0), "Muon": ("Muon", 0), "whitened NorMuon": ("NorMuon", 50)}
+    fresh = [run for run in map(json.loads, lines) if run["problem"] == "pinn-convection" and run["seed"] == 0]
+    for name, (optimizer, window) in of_the_record.items():
+        runs = [run for run in fresh if (run["optimizer"], run["window"]) == (optimizer, window)]
+        rates = {round(run["lr"], 6) for run in runs if run["keep_norm"] is True}
+        spec, lr = demo.ENTRANTS[name]
+        assert round(lr, 6) in rates
+        assert any(f"momentum={run['momentum']}" in spec or str(run["momentum"]) in spec for run in runs)
+
+
+@pytest.mark.parametrize(
+    ("errors", "holds"),
+    [
+        ((0.9, 0.3, 0.01), True),
+        ((0.9, 0.05, 0.01), False),
+        ((0.9, 0.3, 0.06), False),
+        ((float("inf"), 0.3, 0.01), True),
+    ],
+)
+def test_the_verdict(demo, errors, holds):
+    records = [
+        {"optimizer": name, "status": "done", "curve": [{"error": error}]}
+        for name, error in zip(demo.ENTRANTS, errors, strict=True)
+    ]
+    assert demo.judge(records, "command").holds is holds
