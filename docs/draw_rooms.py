@@ -18,6 +18,7 @@ FRONT = "torch_ggt"  # what the package itself offers: its __init__.py
 # (place from left to right, what the box says). A room that is not here is drawn at the right of its layer.
 WORDS = {
     FRONT: (3, "the public names"),
+    "integrations": (1, "for other packages"),
     "spectrum": (2, "recorder and diagnosis"),
     "ggt": (3, "options of GGT"),
     "step": (3, "a step on one page"),
