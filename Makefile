@@ -5,8 +5,9 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 BENCH_READY := $(VENV)/.bench-ready
 DOCS_READY := $(VENV)/.docs-ready
+INTEGRATIONS := .venv-integrations
 
-.PHONY: demo test soak lint format docs bench package audit clean help
+.PHONY: demo test soak lint format docs bench package audit integrations clean help
 
 help:             ## list the targets
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## */\t/' | expand -t 12
@@ -47,6 +48,9 @@ audit: $(READY)   ## is what is installed what was pinned, and does an advisory 
 	  || { echo "No advisory was looked for: pip-audit could not be installed."; exit 1; }
 	@$(VENV)/audit/bin/pip-audit --requirement constraints.txt --no-deps --disable-pip
 
+integrations: $(INTEGRATIONS)/.ready  ## the tests with Lightning, Trainer, Accelerate and others, in an environment of their own
+	@$(INTEGRATIONS)/bin/python -m pytest -q tests/integrations
+
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "torch-ggt needs Python 3.11 or newer; set PYTHON=/path/to/python3.11")'
 	$(PYTHON) -m venv $(VENV)
@@ -62,5 +66,11 @@ $(DOCS_READY): $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,docs]"
 	@touch $@
 
+$(INTEGRATIONS)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(INTEGRATIONS)
+	$(INTEGRATIONS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[integrations]"
+	@$(INTEGRATIONS)/bin/python -m pip check
+	@touch $@
+
 clean:            ## remove the environment and everything generated
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis out docs/gallery docs/sg_execution_times.rst
+	rm -rf $(VENV) $(INTEGRATIONS) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis out docs/gallery docs/sg_execution_times.rst

@@ -18,9 +18,13 @@ FRONT = "torch_ggt"  # what the package itself offers: its __init__.py
 # (place from left to right, what the box says). A room that is not here is drawn at the right of its layer.
 WORDS = {
     FRONT: (3, "the public names"),
+    "integrations": (2, "for other packages"),
     "spectrum": (2, "recorder and diagnosis"),
     "ggt": (3, "options of GGT"),
+    "relatives": (4, "RMSprop, NAdam, …"),
+    "whiten": (5, "for any optimizer"),
     "step": (3, "a step on one page"),
+    "front_end": (5, "hooks of whiten"),
     "state": (3, "live and saved state"),
     "memory": (3, "bytes, and what fits"),
     "window": (3, "the ring and its Gram"),
@@ -38,6 +42,7 @@ WORDS = {
     "quadrature": (4, "nodes of the solver"),
     "parameters": (5, "names, devices, errors"),
     "sinks": (6, "where a step goes"),
+    "shrinkage": (8, "how much is noise"),
 }
 
 # The way of a gradient: room, and what happens there.
@@ -50,7 +55,7 @@ WAY = [
     ("sinks", "x ← x − η·s·G c"),
 ]
 
-WIDTH, HEIGHT = 1368, 762
+WIDTH, HEIGHT = 1536, 762
 BOX, TALL, PITCH, LEFT, ACROSS = 148, 46, 74, 94, 168
 GREY, INK, ORANGE = "#7d8a98", "#1d2733", "#c05f00"
 
@@ -237,7 +242,7 @@ class Drawing:
 
     def legend(self) -> None:
         """What the colors and numbers mean."""
-        x, y = 712, 66
+        x, y = 712, 288
         self.text(x, y, "The way of a gradient", 15, bold=True, color=ORANGE)
         for number, (room, words) in enumerate(WAY, 1):
             self.badge(x + 10, y + 24 * number - 2, number)

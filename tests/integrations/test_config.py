@@ -93,6 +93,8 @@ def test_lightning_cli(name, in_model, tmp_path):
     [
         ("ggt", "window_dtype: bfloat16", "window_dtype: bf16", "window_dtype must be one of"),
         ("ggt", "torch_ggt.GGT", "torch_ggt.GTG", "torch_ggt.GTG"),
+        ("ggt", "window: 3", "process_group: world", "torch.distributed is not initialized"),
+        ("whiten", "window: 3", "process_group: world", "torch.distributed is not initialized"),
         ("whiten", "torch.optim.AdamW", "torch.optim.adamW", "did you mean 'AdamW'"),
         ("whiten", "{{window: 3, window_dtype: bfloat16}}", "3", "whitening"),
         ("whiten", "{{lr: 1e-2, weight_decay: 0.0}}", "{{Lr: 1e-2}}", "unexpected keyword argument 'Lr'"),
@@ -100,7 +102,7 @@ def test_lightning_cli(name, in_model, tmp_path):
 )
 def test_wrong_strings_in_lightning_cli(name, right, wrong, message, tmp_path, capfd):
     assert right in FILES[name]
-    with pytest.raises((TypeError, ValueError, SystemExit)) as caught:
+    with pytest.raises((RuntimeError, TypeError, ValueError, SystemExit)) as caught:
         run_cli(tmp_path, FILES[name].replace(right, wrong), in_model=True)
     assert message in str(caught.value) + capfd.readouterr().err
 

@@ -1,6 +1,7 @@
 """TensorBoard's and W&B's own writers, and what their files say afterwards."""
 
 import json
+import time
 
 import pytest
 from loops import MEMBERS, batches, loss_of, small_model
@@ -48,6 +49,9 @@ def test_wandb_offline(name, tmp_path, monkeypatch):
     with wandb.init(mode="offline", dir=str(tmp_path), project="test") as run:
         expected = train(run, name)
     (file,) = tmp_path.rglob("*.wandb")
+    patience = time.monotonic() + 20  # another process of W&B writes the file, and may write after the run has ended
+    while len([*history(file)]) < len(expected) and time.monotonic() < patience:
+        time.sleep(0.1)
     assert [{key: line[f"ggt/{key}"] for key in expected[-1]} for line in history(file)] == expected
 
 
