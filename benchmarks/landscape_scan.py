@@ -143,8 +143,12 @@ def step_of(method: Method, eps: float, gradients: Iterator[Tensor]) -> Iterator
         if method.kind == "diagonal":
             yield g / (total.sqrt() + eps)
             continue
+        # A point may end so near to a facet that its gradient overflows: such a run has ended, and its step is zero.
+        size = total.abs().sum((-2, -1), keepdim=True)
+        total = torch.where(size < 1e20, total, torch.eye(g.shape[-1], dtype=g.dtype))
+        usable = torch.where(size[..., 0] < 1e20, g, 0.0)
         values, vectors = torch.linalg.eigh(total)
-        inner = vectors.transpose(-1, -2) @ g[..., None]
+        inner = vectors.transpose(-1, -2) @ usable[..., None]
         yield (vectors @ (inner / (values.clamp(min=0).sqrt() + eps)[..., None]))[..., 0]
 
 
