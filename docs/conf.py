@@ -139,6 +139,7 @@ _NAMES = (
     (r'<aside class="sidebar-drawer">', '<aside class="sidebar-drawer" aria-label="Pages">'),
     (r'<aside class="toc-drawer', '<aside aria-label="On this page" class="toc-drawer'),
     (r"<div id='sg-tag-list' ", "<div "),
+    (r'(?<!</h1>)<div id="search-results">', '<h1>Search</h1><div id="search-results">'),
     (
         r'<img alt="" (src="[^"]*_thumb\.png" />\n<p><a)'
         r' (class="reference internal" href="[^"]*"><span class="doc">)([^<]*)<',

@@ -72,6 +72,7 @@ for name, make in OPTIMIZERS.items():
         losses.append(loss.item())
     plt.plot(losses, label=name)
     print(f"{name:18} mean loss of the last 20 steps: {sum(losses[-20:]) / len(losses[-20:]):.3f}")
-plt.gca().set(xlabel="step", ylabel="loss of the batch", title="A GPT of 69 thousand parameters")
+size = sum(parameter.numel() for parameter in model.parameters())
+plt.gca().set(xlabel="step", ylabel="loss of the batch", title=f"A GPT of {size:,} parameters")
 plt.legend()
 plt.show()
