@@ -239,16 +239,11 @@ def page(cases: dict[str, dict[str, dict[str, dict[str, object]]]]) -> str:
             for _, better, worse in STATEMENTS:
                 names = (better,) if isinstance(better, str) else better
                 best = min(names, key=lambda name: sum(methods[name][measure]["values"]))
-                cells.append(paired(methods[best][measure]["values"], methods[worse[0]][measure]["values"]))
+                one, other = methods[best][measure], methods[worse[0]][measure]
+                edge = " (edge)" if one["edge"] or other["edge"] else ""
+                cells.append(paired(one["values"], other["values"]) + edge)
             lines.append(f"| {case} | {' | '.join(cells)} |")
-    edges = [
-        f"{c}: {m} ({measure})"
-        for c, ms in cases.items()
-        for m, s in ms.items()
-        for measure in MEASURES
-        if s[measure]["edge"]
-    ]
-    lines += ["", f"Best rates at the edge of the grid: {'; '.join(edges) or 'none'}."]
+    lines += ["", "(edge): a best rate is the lowest or the highest of the grid."]
     return "\n".join(lines) + "\n"
 
 

@@ -14,6 +14,8 @@ LINES = [
     "race own.py --optimizers AdamW GGT(window=5) --lrs 0.001 1e-2 --widen 2 --seeds 5 --steps 40 --device cuda",
     "race digits --workers 3 --out here",
     "race digits --steps -3 --lrs nan",
+    "league --task poisson deep --entrant soap adamw --jobs 2 --minutes 5.5 --times --device cuda --data DATA --out x",
+    "league --smoke --no-times --summary",
     "reproduce R1",
     "reproduce R1 --entrants GGT Adam --epochs 3 --set batch=512 weight_drop=0.5 --step-times SPEED --seeds 2 --smoke",
     "reproduce E1 --device cpu --data DATA --seconds 540 --workers 2 --out OUT --no-smoke",

@@ -18,7 +18,7 @@ from ggt_lab.data.published_files import DataError, local_folder
 __all__ = ["FILE", "PACKAGES", "load_python_sources", "make_python_sources"]
 
 FILE = "python-sources.npz"
-PACKAGES = ("sympy==1.14.0", "networkx==3.6.1", "setuptools==84.2.1", "plotly==7.1.0", "hypothesis==6.170.15")
+PACKAGES = ("sympy==1.14.0", "networkx==3.6.1", "setuptools==84.2.1", "plotly==7.1.0", "rich==15.0.0")
 """What the text is made of; the wheel of each of them is on PyPI."""
 _SHARE = 20
 
