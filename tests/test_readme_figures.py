@@ -125,7 +125,37 @@ def drop_in(what):
     return counts[what]
 
 
-FIGURES = [pair, pair_wins, pairs, percent, perplexity, speed, window_bytes, drop_in]
+@functools.cache
+def league():
+    return json.loads((ROOT / "records" / "league.json").read_text())
+
+
+def league_tasks():
+    return len(league()["complete"])
+
+
+def league_ranked():
+    return len(league()["ranks"])
+
+
+def league_rank(entrant):
+    (found,) = [each["mean"] for each in league()["ranks"] if each["entrant"] == entrant]
+    return found
+
+
+FIGURES = [
+    league_tasks,
+    league_ranked,
+    league_rank,
+    pair,
+    pair_wins,
+    pairs,
+    percent,
+    perplexity,
+    speed,
+    window_bytes,
+    drop_in,
+]
 
 
 @pytest.mark.parametrize(("written", "key"), KEYED.findall(README), ids=str)
