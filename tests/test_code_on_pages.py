@@ -81,6 +81,8 @@ def test_code_runs(page, tmp_path, monkeypatch, request):
         if words.startswith("not run"):
             assert re.fullmatch(r"not run: needs .+", words), f"{page}: block {number} does not say what it needs"
             continue
+        if words.startswith("needs "):  # tests/integrations/test_page.py runs it where its package is installed
+            continue
         if page in ALONE:
             names = granted()
         exec(compile(code, f"{page}, block {number}", "exec"), names)

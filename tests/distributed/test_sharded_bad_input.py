@@ -77,7 +77,7 @@ def another_window():
     first_step(parameters_of((3, 2)), window=7 if odd() else 5)
 
 
-@case("'window_dtype': torch.bfloat16")
+@case("'window_dtype': 'torch.bfloat16'")
 def another_window_dtype():
     first_step(parameters_of((3, 2)), window_dtype=torch.bfloat16 if odd() else torch.float32)
 

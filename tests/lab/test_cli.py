@@ -203,6 +203,7 @@ def test_names_from_files_do_not_steer_the_terminal(capsys, monkeypatch):
 
 INTERRUPTED = """
 import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts jobs in the background without it
 class Interrupt:
     def find_spec(self, name, *_):
         if name == {module!r}:
