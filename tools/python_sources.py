@@ -19,17 +19,8 @@ def main() -> None:
         sys.exit(__doc__)
     folder = Path(sys.argv[1])
     with tempfile.TemporaryDirectory() as kept:
-        command = [
-            sys.executable,
-            "-m",
-            "pip",
-            "download",
-            "--no-deps",
-            "--only-binary=:all:",
-            "--dest",
-            kept,
-            *PACKAGES,
-        ]
+        pip = [sys.executable, "-m", "pip"]
+        command = [*pip, "download", "--no-deps", "--only-binary=:all:", "--dest", kept, *PACKAGES]
         subprocess.run(command, check=True)
         path = make_python_sources(sorted(Path(kept).glob("*.whl")), folder / FILE)
     text = load_python_sources(folder)

@@ -52,6 +52,7 @@ class Format:
     Attributes:
         name: what ``window_dtype`` calls it.
         option: the value of ``window_dtype`` in its plain form.
+        dtype: of the tensor that holds the rows.
         wide: the dtype of the row that enters the window, and of the step.
         element_bytes: bytes of one element of a row, its share of a scale included.
         coded: whether the rows are integers with scales (`Coded`), and not a tensor of numbers.
@@ -59,6 +60,7 @@ class Format:
 
     name: str
     option: torch.dtype | str
+    dtype: torch.dtype
     wide: torch.dtype
     element_bytes: float
     coded = False
@@ -80,7 +82,7 @@ class Format:
 
     def state(self, window: str, size: int, shape: Sequence[int]) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
         """By key, the shape and dtype of what a parameter of ``shape`` has of ``size`` rows."""
-        return {window: ((size, *shape), self.wide)}
+        return {window: ((size, *shape), self.dtype)}
 
 
 class PlainFormat(Format):
@@ -94,10 +96,6 @@ class PlainFormat(Format):
     def allocate(self, size: int, columns: int, device: torch.device | str) -> Tensor:
         """A tensor (size, columns)."""
         return torch.zeros(size, columns, dtype=self.dtype, device=device)
-
-    def state(self, window: str, size: int, shape: Sequence[int]) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-        """One tensor (r, *shape)."""
-        return {window: ((size, *shape), self.dtype)}
 
 
 class BlockFormat(Format):

@@ -10,11 +10,11 @@ import torch
 from ggt_lab.cli.commands import run_command
 from ggt_lab.data.python_sources import load_python_sources, make_python_sources
 from ggt_lab.league.cells import Cell, cell_of, shortness
+from ggt_lab.league.comparisons import pairs, profile, ranks, reached, rivalry
 from ggt_lab.league.entrants import BASELINES, ENTRANTS, OURS, RECOMMENDED
 from ggt_lab.league.execution import execute
 from ggt_lab.league.play import Field, check_folder, missing_packages, play
 from ggt_lab.league.protocol import PROTOCOL, SMOKE, best_trial, next_runs, trials_of
-from ggt_lab.league.standings import pairs, profile, ranks, reached, rivalry
 from ggt_lab.league.steppers import make_stepper
 from ggt_lab.league.tables import cell_words, parts, rival_wins
 from ggt_lab.problems import problem_class

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from ggt_lab.runs.turns import times_in_turns, wait_for
+
 __all__ = ["Timing", "attempt", "captured", "copy_bandwidth", "interleaved", "measure", "seconds_of", "summarize"]
 
 Call = Callable[[], object]
@@ -93,15 +95,18 @@ def interleaved(
     Returns:
         For each contender one number per round. Rounds are in one order for all, so that ratios can be paired.
     """
-    times: dict[str, list[float]] = {name: [] for name in contenders}
-    for round_ in range(rounds + 2):
-        for name, call in contenders.items():
-            if prepare and name in prepare:
-                prepare[name]()
-            elapsed = seconds_of(call, device, calls=block)
-            if round_ >= 2:
-                times[name].append(1e3 * elapsed / block)
-    return times
+
+    def block_of(call: Call) -> Callable[[], int]:
+        def move() -> int:
+            for _ in range(block):
+                call()
+            return block
+
+        return move
+
+    movers = {name: block_of(call) for name, call in contenders.items()}
+    times = times_in_turns(movers, device, rounds=rounds, warm_up=2, prepare=prepare)
+    return {name: [1e3 * seconds for seconds in values] for name, values in times.items()}
 
 
 def captured(call: Call, *, warmup: int = 3) -> Callable[[], None]:
@@ -138,23 +143,17 @@ def _copy_ms(device: torch.device, nbytes: int) -> float:
     return measure(lambda: target.copy_(source), device, seconds=2.0).median_ms
 
 
-def seconds_of(call: Call, device: torch.device, calls: int = 1) -> float:
-    """Seconds of ``calls`` calls by the clock. The host waits for the device before and after."""
-    _wait(device)
+def seconds_of(call: Call, device: torch.device) -> float:
+    """Seconds of one call by the clock. The host waits for the device before and after."""
+    wait_for(device)
     start = time.perf_counter()
-    for _ in range(calls):
-        call()
-    _wait(device)
+    call()
+    wait_for(device)
     return time.perf_counter() - start
 
 
 def _event() -> Any:  # noqa: ANN401 - torch gives it no type
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def attempt(call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - whatever it returns

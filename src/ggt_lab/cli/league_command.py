@@ -70,7 +70,7 @@ class LeagueCommand:
     def _play(self, field: "Field", folder: Path) -> None:
         from ggt_lab.cli.terminal import progress_bar
         from ggt_lab.league.play import play
-        from ggt_lab.league.step_times import Timing, timed
+        from ggt_lab.league.step_times import TimedTask, timed
         from ggt_lab.runs.process_pool import processes, run_all
         from ggt_lab.runs.results import Results
 
@@ -86,7 +86,7 @@ class LeagueCommand:
             play(field, folder, jobs=self.jobs, minutes=self.minutes, on_done=note)
         if self.times or self.smoke:
             rounds, tasks = (1, field.tasks[:1]) if self.smoke else (_ROUNDS, field.tasks)
-            timings = [Timing(field, task, rounds) for task in tasks]
+            timings = [TimedTask(field, task, rounds) for task in tasks]
             with processes(1) as pool:  # one process: nothing of ours runs beside it
                 run_all(timings, timed, Results(folder / "times.jsonl"), pool)
 

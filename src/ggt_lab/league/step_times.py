@@ -16,13 +16,13 @@ from ggt_lab.league.tasks import LeagueTask
 from ggt_lab.runs.results import Record
 from ggt_lab.runs.turns import seconds_in_turns
 
-__all__ = ["Timing", "timed"]
+__all__ = ["TimedTask", "timed"]
 
 _STEPS = 20
 
 
 @dataclass(frozen=True)
-class Timing:
+class TimedTask:
     """The step times of one task: something to be done once."""
 
     field: Field
@@ -41,9 +41,9 @@ class Timing:
         return f"step times, {self.task.name}"
 
 
-def timed(timing: Timing) -> Record:
+def timed(job: TimedTask) -> Record:
     """The median seconds of a gradient and a step, by entrant. The number of rounds is in the record."""
-    field, task = timing.field, timing.task
+    field, task = job.field, job.task
     without = missing_packages(field)
     entrants = [each for one, each in field.cells() if one == task and each.name not in without]
     endless = 10**9  # so that the schedule stays where it begins
@@ -55,8 +55,8 @@ def timed(timing: Timing) -> Record:
         rate = 1e-4 if entrant.kind == "first order" else 1.0
         steppers[entrant.name] = make_stepper(problem, entrant, settings, rate, endless)
     movers = {name: _mover(stepper) for name, stepper in steppers.items()}
-    found = seconds_in_turns(movers, rounds=timing.rounds, device=field.device)
-    return {"task": task.name, "step_seconds": found, "rounds": timing.rounds}
+    found = seconds_in_turns(movers, rounds=job.rounds, device=field.device)
+    return {"task": task.name, "step_seconds": found, "rounds": job.rounds}
 
 
 def _mover(stepper: Stepper) -> Callable[[], int]:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ggt_lab.league.cells import Cell, cell_of, shortness
+from ggt_lab.league.comparisons import TAUS, by_task, pairs, profile, ranks, rivalry
 from ggt_lab.league.entrants import BASELINES, OURS, RECOMMENDED
 from ggt_lab.league.play import Field, finished, missing_packages
-from ggt_lab.league.standings import TAUS, by_task, pairs, profile, ranks, rivalry
 from ggt_lab.runs.environment import different_machines
 from ggt_lab.runs.results import Record, Results
 

@@ -42,6 +42,8 @@ class LeagueTask:
 
 
 _PINN: dict[str, Any] = {"tuned_by": "loss", "full_batch": True}
+_SPLIT: dict[str, Any] = {"metric": "test_loss", "tuned_by": "validation_loss"}
+_DEEP: dict[str, Any] = {**_SPLIT, "deep": True}
 
 SMALL = (
     LeagueTask(
@@ -73,10 +75,9 @@ SMALL = (
         problem="digits-split",
         steps=400,
         tuning_steps=160,
-        metric="test_loss",
-        tuned_by="validation_loss",
         minutes=5,
         reference="a guess has loss 2.30",
+        **_SPLIT,
     ),
     LeagueTask(
         name="burgers",
@@ -95,10 +96,9 @@ SMALL = (
         problem="adding",
         steps=500,
         tuning_steps=200,
-        metric="test_loss",
-        tuned_by="validation_loss",
         minutes=7,
         reference="the constant answer 1 has error 0.167",
+        **_SPLIT,
     ),
     LeagueTask(
         name="curves",
@@ -106,10 +106,9 @@ SMALL = (
         problem="curves",
         steps=500,
         tuning_steps=200,
-        metric="test_loss",
-        tuned_by="validation_loss",
         minutes=8,
         reference="the mean image has an error of about 17",
+        **_SPLIT,
     ),
     LeagueTask(
         name="allen-cahn",
@@ -143,12 +142,10 @@ DEEP = (
         problem="league-gpt-ptb",
         steps=1200,
         tuning_steps=500,
-        metric="test_loss",
-        tuned_by="validation_loss",
         minutes=40,
-        deep=True,
         data="the Penn Treebank (downloaded, or --data DIR)",
         reference="prototypes, one seed: AdamW 1.12 and NorMuon 1.06 on the validation text",
+        **_DEEP,
     ),
     LeagueTask(
         name="gpt-bytes",
@@ -156,11 +153,9 @@ DEEP = (
         problem="league-gpt-bytes",
         steps=1200,
         tuning_steps=500,
-        metric="test_loss",
-        tuned_by="validation_loss",
         minutes=40,
-        deep=True,
         data="python-sources.npz (python tools/python_sources.py DIR makes it, then --data DIR)",
+        **_DEEP,
     ),
     LeagueTask(
         name="lstm-ptb",
@@ -168,12 +163,10 @@ DEEP = (
         problem="league-lstm-ptb",
         steps=1500,
         tuning_steps=600,
-        metric="test_loss",
-        tuned_by="validation_loss",
         minutes=30,
-        deep=True,
         data="the Penn Treebank (downloaded, or --data DIR)",
         reference="prototypes, one seed: AdamW 1.056 and SOAP 1.020 on the validation text",
+        **_DEEP,
     ),
     LeagueTask(
         name="shake-shake",
@@ -181,11 +174,9 @@ DEEP = (
         problem="league-shake-shake",
         steps=3500,
         tuning_steps=1400,
-        metric="test_loss",
-        tuned_by="validation_loss",
         minutes=40,
-        deep=True,
         data="CIFAR-10 (downloaded, or --data DIR)",
+        **_DEEP,
     ),
     LeagueTask(
         name="resnet",
@@ -193,11 +184,9 @@ DEEP = (
         problem="league-resnet",
         steps=1200,
         tuning_steps=500,
-        metric="test_loss",
-        tuned_by="validation_loss",
         minutes=15,
-        deep=True,
         data="CIFAR-10 (downloaded, or --data DIR)",
+        **_DEEP,
     ),
 )
 """15 to 40 minutes each, on a GPU."""

@@ -1,9 +1,9 @@
-"""What an integration says when its package is missing or too old."""
+"""What an integration says when its package is missing or too old, or an argument is wrong."""
 
 import importlib.metadata
 import re
 
-__all__ = ["need"]
+__all__ = ["check_every", "need"]
 
 
 def need(package: str, oldest: str, because: str) -> None:
@@ -26,6 +26,13 @@ def need(package: str, oldest: str, because: str) -> None:
             f"torch_ggt.integrations.{package} needs {package} {oldest} or newer ({because}), and {found} is "
             f"installed: {install} --upgrade"
         )
+
+
+def check_every(callback: str, every: int) -> int:
+    """``every``, if it is a number of steps; ValueError names the callback."""
+    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+        raise ValueError(f"{callback}: every must be an integer of at least 1, got every={every!r}")
+    return every
 
 
 def _numbers(version: str) -> tuple[int, ...]:

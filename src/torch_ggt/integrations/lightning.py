@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from torch_ggt.integrations.extras import need
+from torch_ggt.integrations.extras import check_every, need
 from torch_ggt.integrations.figures import figures, has_window
 
 need("lightning", "2.0", "the package lightning.pytorch")
@@ -23,9 +23,7 @@ class LogWindow(Callback):
     """
 
     def __init__(self, every: int = 50) -> None:
-        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-            raise ValueError(f"LogWindow: every must be an integer of at least 1, got every={every!r}")
-        self.every = every
+        self.every = check_every("LogWindow", every)
         self._seen = 0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

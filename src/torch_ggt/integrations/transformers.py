@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from torch_ggt.integrations.extras import need
+from torch_ggt.integrations.extras import check_every, need
 from torch_ggt.integrations.figures import consolidate, window_owner, write
 
 need("transformers", "4.47", "the argument optimizer_cls_and_kwargs of Trainer")
@@ -32,9 +32,7 @@ class WindowCallback(TrainerCallback):
     """
 
     def __init__(self, writer: Any = None, every: int = 50) -> None:  # noqa: ANN401 - see `write`
-        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-            raise ValueError(f"WindowCallback: every must be an integer of at least 1, got every={every!r}")
-        self.writer, self.every = writer, every
+        self.writer, self.every = writer, check_every("WindowCallback", every)
         self._found: dict[str, float] = {}
 
     def on_train_begin(
