@@ -16,7 +16,7 @@ os.environ["TORCH_GGT_COMPILE"] = "1"  # before torch_ggt is imported; each cont
 
 import torch
 
-from torch_ggt import GGT
+from ggt_lab.optimizers.paper_ggt import PaperGGT
 from torch_ggt.backends import compiled
 
 SIZES = ((300_000, 100), (330_000, 20))
@@ -29,7 +29,7 @@ class Stepper:
     def __init__(self, d, r, stored):
         self.parameter = torch.nn.Parameter(torch.zeros(d))
         self.parameter.grad = torch.zeros(d)
-        self.optimizer = GGT([self.parameter], window=r, window_dtype=stored)
+        self.optimizer = PaperGGT([self.parameter], window=r, window_dtype=stored)
         for _ in range(r + 2):
             self.seconds(by_compiler=False)
 

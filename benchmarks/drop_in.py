@@ -25,6 +25,7 @@ from torch import nn
 from torch.nn import functional
 
 import torch_ggt
+from ggt_lab.optimizers.paper_ggt import PaperGGT
 from ggt_lab.problems.small_networks import CharLSTM, Digits, StdlibChars
 from torch_ggt import GGT, whiten
 
@@ -33,13 +34,9 @@ CPU = torch.device("cpu")
 
 METHODS = {
     "AdamW": lambda parameters, lr: torch.optim.AdamW(parameters, lr=lr),
-    "GGT before": lambda parameters, lr: GGT(
-        parameters, lr, (0.9, 1.0), history="momentum", finish="none", adjust_lr_fn="match_rms_adamw", shrinkage=0.0
-    ),
+    "GGT before": PaperGGT,
     "whiten(AdamW)": lambda parameters, lr: whiten(torch.optim.AdamW(parameters, lr=lr)),
-    "GGT adam": lambda parameters, lr: GGT(
-        parameters, lr, (0.9, 1.0), history="gradient", finish="adam", shrinkage="auto", weight_decay=1e-2
-    ),
+    "GGT adam": GGT,
 }
 
 

@@ -1,6 +1,6 @@
 """Why does GGT with one matrix not lead in the CNN's first epochs? Looks at single runs, at constant rates.
 
-    python benchmarks/first_epochs.py OUT.jsonl "GGT(window=200, adjust_lr_fn='original', scope='parameter')" 0.1
+    python benchmarks/first_epochs.py OUT.jsonl "PaperGGT(window=200, adjust_lr_fn='original', scope='parameter')" 0.1
         [--warm-up 200] [--norms equal] [--small] [--device cpu] [--seed 0] [--epochs 2]
 
 appends one line, with the mean training loss of every tenth of an epoch. Data as for ``ggt reproduce C1``. ``--small``

@@ -31,7 +31,7 @@ from torch_ggt.rules import RULES, Momentum, Newest
 OPTIMIZERS = {
     "whiten(AdamW)": "whiten(AdamW, {})",
     "whiten(Muon)": "whiten(MuonAndAdamW, {})",
-    "GGT": "GGT({})",
+    "GGT": "PaperGGT({})",
 }
 STEPS = {"pinn-poisson": 700, "digits": 300, "stdlib-chars": 300, "stdlib-gpt": 300}
 LR = {"pinn-poisson": 1e-2, "digits": 1e-2, "stdlib-chars": 1e-2, "stdlib-gpt": 2e-3}

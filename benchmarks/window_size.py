@@ -23,7 +23,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from torch_ggt import GGT
+from ggt_lab.optimizers.paper_ggt import PaperGGT
 
 
 class CharLSTM(nn.Module):
@@ -139,7 +139,9 @@ def run_one(job, data, device, small):
         optimizer = torch.optim.AdamW(parameters, lr=job["lr"], weight_decay=0.0)
     else:
         dtype = getattr(torch, job.get("dtype", "float32"))
-        optimizer = GGT(parameters, lr=job["lr"], window=job["window"], adjust_lr_fn="original", window_dtype=dtype)
+        optimizer = PaperGGT(
+            parameters, lr=job["lr"], window=job["window"], adjust_lr_fn="original", window_dtype=dtype
+        )
     steps = job["epochs"] * problem.steps_per_epoch
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     curve = []

@@ -10,7 +10,8 @@ import torch
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
-from torch_ggt import GGT, backends
+from ggt_lab.optimizers.paper_ggt import PaperGGT as GGT
+from torch_ggt import backends
 from torch_ggt.backends.triton import TritonBackend, coded, passes, ring, root, tensors
 from torch_ggt.backends.triton.launch import start
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from torch_ggt import GGT
+from ggt_lab.optimizers.paper_ggt import PaperGGT as GGT
 
 SHAPES = ((), (3,), (2, 3), (2, 1, 2), (1, 2, 2, 2))
 

@@ -14,7 +14,7 @@ import torch
 from helpers import flat, make_parameters, take_step
 
 import torch_ggt
-from torch_ggt import GGT
+from ggt_lab.optimizers.paper_ggt import PaperGGT as GGT
 from torch_ggt.finish import FINISHES, Finish
 from torch_ggt.options import OPTIONS
 from torch_ggt.reference import inverse_root
@@ -162,11 +162,15 @@ def test_the_trace_on_the_page_is_the_trace_of_a_step(steady_step):
 
 
 def test_the_signature_of_ggt_has_the_defaults_of_the_table():
-    signature = inspect.signature(GGT.__init__).parameters
+    signature = inspect.signature(torch_ggt.GGT).parameters
     found = {name: parameter.default for name, parameter in signature.items() if name in OPTIONS}
-    of_ggt = {name: option for name, option in OPTIONS.items() if name != "momentum_decay"}  # NAdam has it
-    assert found == {name: option.default for name, option in of_ggt.items()}
-    assert signature.keys() - OPTIONS.keys() == {"self", "params", "cuda_graph", "process_group"}
+    of_paper = {name: option.default for name, option in OPTIONS.items() if name != "momentum_decay"}  # NAdam has it
+    by_evidence = {"history": "gradient", "finish": "adam", "shrinkage": "auto", "weight_decay": 0.01}
+    assert found == of_paper | by_evidence  # docs/defaults.md
+    assert GGT([torch.nn.Parameter(torch.ones(2))]).defaults.items() >= of_paper.items()
+    of_memory = inspect.signature(GGT.memory).parameters
+    assert all(of_memory[name].default == found[name] for name in of_memory.keys() & found.keys())
+    assert signature.keys() - OPTIONS.keys() == {"params", "cuda_graph", "process_group"}
 
 
 # ---- tutorials -----------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from torch_ggt import GGT
+from ggt_lab.optimizers.paper_ggt import PaperGGT as GGT
 
 NAN, INF = math.nan, math.inf
 

@@ -11,7 +11,8 @@ from torch import nn
 from torch.optim import lr_scheduler
 from torch.optim.swa_utils import SWALR
 
-from torch_ggt import GGT, Adadelta, AdaGrad, NAdam, RMSprop, whiten
+from ggt_lab.optimizers.paper_ggt import PaperGGT as GGT
+from torch_ggt import Adadelta, AdaGrad, NAdam, RMSprop, whiten
 
 SMALL = functools.partial(GGT, window=4)
 

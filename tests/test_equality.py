@@ -7,7 +7,7 @@ import pytest
 import torch
 from helpers import SHAPES, flat, make_parameters, take_step
 
-from torch_ggt import GGT
+from ggt_lab.optimizers.paper_ggt import PaperGGT as GGT
 from torch_ggt.reference import GGTReference
 
 STEPS = 300

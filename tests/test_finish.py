@@ -12,7 +12,8 @@ import torch
 from helpers import flat, make_parameters, take_step, words
 from torch import nn
 
-from torch_ggt import GGT, backends
+from ggt_lab.optimizers.paper_ggt import PaperGGT as GGT
+from torch_ggt import backends
 from torch_ggt.backends.plain import TorchBackend
 from torch_ggt.finish import FINISHES
 from torch_ggt.polar import polar

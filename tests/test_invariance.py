@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from torch_ggt import GGT
+from ggt_lab.optimizers.paper_ggt import PaperGGT as GGT
 
 
 def trajectory(transform, scale, *, steps=200, **options):

@@ -120,8 +120,8 @@ def test_param_groups_have_their_own_finish(scope):
 def test_a_number_of_parameters_and_a_part_of_them():
     whole = GGT.memory(7_000_000_064, window=16, window_dtype="bfloat16")
     assert whole == GGT.memory(7_000_000_064.0, window=16, window_dtype="bfloat16")
-    assert whole[1:4] == (32 * 7_000_000_064, 4 * 7_000_000_064, 4 * 7_000_000_064)
-    assert whole.small == 8 * (16 * 16 + 2 * 16 + 3)
+    assert whole[1:4] == (32 * 7_000_000_064, 4 * 7_000_000_064, 8 * 7_000_000_064)  # two moments
+    assert whole.small == 8 * (16 * 16 + 2 * 16 + 3) + 4  # and the finish counts its steps
     part = GGT.memory(7_000_000_064, window=16, window_dtype="bfloat16", ranks=64)
     assert part.window == 32 * 109_375_040  # the 109,375,001 columns of the first rank, rounded up to 64
     assert part.small == whole.small

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations
 
-from torch_ggt import GGT, param_groups
+from ggt_lab.optimizers.paper_ggt import PaperGGT as GGT
+from torch_ggt import param_groups
 
 D, VOCABULARY, POSITIONS = 16, 96, 32
 

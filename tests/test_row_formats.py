@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import torch_ggt
-from torch_ggt import GGT, Window, backends, whiten
+from ggt_lab.optimizers.paper_ggt import PaperGGT as GGT
+from torch_ggt import Window, backends, whiten
 from torch_ggt.backends.plain import HostBackend, TorchBackend
 from torch_ggt.formats import BLOCK, FORMATS, format_of
 from torch_ggt.memory import allocate_window

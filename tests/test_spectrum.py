@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from torch_ggt import GGT, Window, reference
+from ggt_lab.optimizers.paper_ggt import PaperGGT as GGT
+from torch_ggt import Window, reference
 from torch_ggt.spectrum import SpectrumRecorder, StepComparison, compare_steps, diagnose
 from torch_ggt.spectrum.diagnosis import effective_rank, eigenvalues_above_rounding, isotropic_moment, stable_rank
 
@@ -155,14 +156,14 @@ def test_every_full_matrix_is_recorded(scope):
         assert_spectrum(last[1], svd_of_last(rows, 2))
         assert (last[0].history, last[1].history) == ("gradient", "momentum")
         assert recorder.to_json(block=1)["window"] == 2
-        assert recorder.to_json(block=1)["label"] == "GGT, block 1 (5 of 12 elements)"
-        assert recorder.to_json()["label"] == "GGT, block 0 (the largest of 2, 7 of 12 elements)"
+        assert recorder.to_json(block=1)["label"] == "PaperGGT, block 1 (5 of 12 elements)"
+        assert recorder.to_json()["label"] == "PaperGGT, block 0 (the largest of 2, 7 of 12 elements)"
     else:
         for index in range(3):
             assert_spectrum(last[index], svd_of_last([flat([g[index]]).numpy() for g in all_gradients], 3))
-        assert recorder.to_json()["label"] == "GGT, block 0 (the largest of 3, 6 of 12 elements)"
+        assert recorder.to_json()["label"] == "PaperGGT, block 0 (the largest of 3, 6 of 12 elements)"
         assert recorder.to_json()["singular_values"][-1] == last[0].singular_values.tolist()
-        assert recorder.to_json(block=2)["label"] == "GGT, block 2 (5 of 12 elements)"
+        assert recorder.to_json(block=2)["label"] == "PaperGGT, block 2 (5 of 12 elements)"
         assert "for each of 3 matrices" in recorder.cost
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from torch_ggt import GGT
+from ggt_lab.optimizers.paper_ggt import PaperGGT as GGT
 
 WINDOW = 5
 DTYPES = [torch.float32, torch.bfloat16, torch.float64]

@@ -8,7 +8,7 @@ from helpers import single
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import torch_ggt
+from ggt_lab.optimizers.paper_ggt import PaperGGT as GGT
 
 LIMIT = 1 + 1e-5
 # What rounding has cut off from the newest row comes on top: at most half a step beside the largest number of a block.
@@ -170,7 +170,7 @@ def test_without_jitter_a_step_is_no_longer_than_promised(dtype, adjust_lr_fn):
 def test_without_jitter_each_matrix_is_cut_by_itself(scope):
     parameters = [torch.nn.Parameter(torch.zeros(5)) for _ in range(2)]
     options = {"window": 2, "jitter": 0.0, "scope": scope, "betas": (0.0, 1.0), "adjust_lr_fn": "original", "eps": 0.0}
-    optimizer = torch_ggt.GGT(parameters, lr=1.0, window_dtype=torch.float64, **options)
+    optimizer = GGT(parameters, lr=1.0, window_dtype=torch.float64, **options)
     gradients = [nearly_collinear(5, 4, size, 1) for size in (5e-8, 1.0)]
     for pair in zip(*gradients, strict=True):
         for parameter, gradient in zip(parameters, pair, strict=True):

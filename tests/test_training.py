@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from torch_ggt import GGT
+from ggt_lab.optimizers.paper_ggt import PaperGGT as GGT
 
 
 class Regression:

@@ -17,7 +17,8 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 
-from torch_ggt import GGT, Whitening, whiten
+from ggt_lab.optimizers.paper_ggt import PaperGGT as GGT
+from torch_ggt import Whitening, whiten
 from torch_ggt.shrinkage import noise_share
 
 

@@ -8,7 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torch_ggt import GGT, Window
+from ggt_lab.optimizers.paper_ggt import PaperGGT as GGT
+from torch_ggt import Window
 from torch_ggt.backends import compiled, plain
 from torch_ggt.layout import Layout
 from torch_ggt.memory import window_bytes

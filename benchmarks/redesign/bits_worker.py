@@ -9,6 +9,7 @@ import warnings
 
 import torch
 from option_sets import OPTION_SETS
+from paper_ggt import paper_ggt
 from torch import nn
 from trees import check_imported
 
@@ -51,7 +52,7 @@ def make_optimizer(case, parameters):
     half = len(parameters) // 2
     second = {"params": parameters[half:], "lr": 3e-3, "weight_decay": 0.05}
     groups = [{"params": parameters[:half]}, second] if case.two_groups else parameters
-    return torch_ggt.GGT(groups, **case.options)
+    return paper_ggt(groups, **case.options)
 
 
 def make_schedule(case, optimizer, steps):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from paper_ggt import paper_ggt
 from torch import nn
 from trees import TREE, check_imported
 
@@ -101,11 +102,11 @@ def make(mode):
     model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
     if mode == "ddp":
         model = nn.parallel.DistributedDataParallel(model)
-        return model, torch_ggt.GGT(model.parameters(), process_group=dist.group.WORLD)
+        return model, paper_ggt(model.parameters(), process_group=dist.group.WORLD)
     if mode == "triton":
         use_kernels()
-        return model, torch_ggt.GGT(model.parameters(), **KERNEL_OPTIONS)
-    return model, torch_ggt.GGT(model.parameters())
+        return model, paper_ggt(model.parameters(), **KERNEL_OPTIONS)
+    return model, paper_ggt(model.parameters())
 
 
 def traced_step(model, optimizer):

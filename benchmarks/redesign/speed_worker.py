@@ -10,6 +10,7 @@ import sys
 import time
 
 import torch
+from paper_ggt import paper_ggt
 from torch import nn
 from trees import check_imported
 
@@ -30,7 +31,7 @@ def make(case):
     options = dict(case["options"])
     if "window_dtype" in options:
         options["window_dtype"] = getattr(torch, options["window_dtype"])
-    return parameters, torch_ggt.GGT(parameters, **options)
+    return parameters, paper_ggt(parameters, **options)
 
 
 def timed(parameters, optimizer, steps):

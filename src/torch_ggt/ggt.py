@@ -1,4 +1,4 @@
-"""GGT, the paper's optimizer: its options, and what they mean. The step is in `step`, the rules are in `rules`."""
+"""GGT: its options, their defaults, and what they mean. The step is in `step`, the rules are in `rules`."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -17,13 +17,20 @@ __all__ = ["GGT"]
 
 
 class GGT(FullMatrixOptimizer):
-    r"""Full-matrix adaptive optimization: Adam with the whole second-moment matrix instead of its diagonal.
+    r"""Full-matrix adaptive optimization: the whole second-moment matrix of recent gradients instead of its diagonal.
 
-    .. math:: x_{t+1} = x_t - \eta\,s\,[(G_t G_t^\top + \delta I)^{1/2} + \varepsilon I]^{-1} v_t,
+    .. math:: u_t = s\,[(G_t G_t^\top + \delta I)^{1/2} + \varepsilon I]^{-1} g_t, \qquad
+              x_{t+1} = x_t - \eta\,\mathrm{finish}(u_1, \dots, u_t),
 
-    where the columns of G are the last r momentum vectors (or gradients), each times β₂ for every step of age. The
-    step is exact and costs two passes over the window. Its length, before lr and the factor s of ``adjust_lr_fn``, is
-    at most one, whatever the scale of the loss (with history="gradient": at most the length of its momentum weights).
+    where the columns of G are the last r gradients, each times β₂ for every step of age. u is exact and costs two
+    passes over the window.
+
+    **The defaults** whiten the gradient of the whole model, as far as the window shows signal and not noise, and then
+    take Adam's two moments of u. Learning rate and weight decay are AdamW's: docs/defaults.md has the evidence.
+
+    **The paper's optimizer** is ``GGT(params, lr, history="momentum", finish="none", shrinkage=0.0, weight_decay=0.0,
+    adjust_lr_fn="original")``. Momentum v takes the place of g in the window and in the formula, and u itself is the
+    step. Before lr and the factor s, its length is at most one, whatever the scale of the loss.
 
     Every option that a YAML file can hold may be a string or a number.
 
@@ -35,21 +42,21 @@ class GGT(FullMatrixOptimizer):
         betas: (β₁, β₂): momentum, in [0, 1); decay of the window for each step of age, in (0, 1]. With β₂ = 1 the
             window alone forgets.
         eps: ε ≥ 0, absolute as in the paper.
-        weight_decay: decoupled, as in AdamW.
+        weight_decay: decoupled, as in AdamW, and with AdamW's default.
         window: r, how many past steps the matrix is made of. The window takes ``window`` times the memory of the
             trainable parameters.
         window_dtype: torch.float32, torch.bfloat16 (half the memory and time), torch.float64, or the name of one. None:
             float64 if a parameter has that dtype, else float32. "int8" and "int4" store integers with a scale for each
             64 columns, in 1.06 and 0.56 bytes for each element; docs/row_formats.md says what they cost in quality.
-        history: what the window stores: "momentum" (the paper's tweak), or "gradient" (its Algorithm 1 as printed;
-            momentum is then truncated to the window and needs β₁ ≤ β₂). It is the name of a rule in
-            `torch_ggt.rules.RULES`.
+        history: what the window stores: "gradient", or "momentum" (the paper's tweak). With "gradient" the finish
+            averages the step with β₁. With "gradient" and finish="none" (the paper's Algorithm 1 as printed), momentum
+            is truncated to the window and needs β₁ ≤ β₂. It is the name of a rule in `torch_ggt.rules.RULES`.
         scope: one full matrix for the whole "model" (the paper), one for each param "group", or one for each
             "parameter". It is the name of a function in `torch_ggt.scopes.SCOPES`.
-        finish: what becomes of each tensor's step: "none" (the paper), "adam", "polar", "polar_exact", "polar_rows" (a
-            name in `torch_ggt.finish.FINISHES`), or a function of a tensor that returns a tensor of its shape. The
-            finish takes the length of the step for its own: lr is then the learning rate of AdamW, or of Muon with
-            "match_rms_adamw". With history="gradient" it averages the step with β₁. See docs/finishes.md.
+        finish: what becomes of each tensor's step: "adam", "polar", "polar_exact", "polar_rows" (a name in
+            `torch_ggt.finish.FINISHES`), "none" (the paper), or a function of a tensor that returns a tensor of its
+            shape. A finish sees to the length of the step itself: lr is then the learning rate of AdamW, or of Muon
+            with "match_rms_adamw". See docs/finishes.md.
         finish_beta: the decay of the running squares of a finish; None: 0.999 for "adam", 0.95 for "polar_rows".
         split: for "polar": each matrix is ``split`` equal blocks of rows, such as fused projections of attention.
         sgd_scale: ≥ 0, adds sgd_scale·v to the preconditioned step: the paper's interpolation with SGD. It gives up
@@ -58,8 +65,8 @@ class GGT(FullMatrixOptimizer):
             relative size S the steps are short, about min(1, √(window/jitter)/S), until it has left the window. Less
             than 1e-6 costs time on a CPU: rows of float32 are then added up in float64. With 0, a step that rounding
             makes too long is cut to the length that is promised, which needs its length over all ranks.
-        shrinkage: q: whiten by (1 - q)·M + q·tr(M)·I instead of M = GᵀG. 0 is the paper; 1 leaves the direction as
-            it is; "auto" takes the share of noise in the window (`torch_ggt.shrinkage.noise_share`).
+        shrinkage: q: whiten by (1 - q)·M + q·tr(M)·I instead of M = GᵀG. "auto" takes the share of noise in the window
+            (`torch_ggt.shrinkage.noise_share`); 0 is the paper; 1 leaves the direction as it is.
         nesterov: precondition the look-ahead g + β₁v.
         adjust_lr_fn: "match_rms_adamw" multiplies the step by 0.2·√d, so that learning rates tuned for AdamW carry
             over; "original" is the paper's step; "mean" divides GGᵀ by the (decayed) number of rows; "keep_norm" gives
@@ -93,18 +100,18 @@ class GGT(FullMatrixOptimizer):
         lr: float | Tensor = 1e-3,
         betas: tuple[float, float] = (0.9, 1.0),
         eps: float = 1e-8,
-        weight_decay: float = 0.0,
+        weight_decay: float = 0.01,
         *,
         window: int = 20,
         window_dtype: torch.dtype | str | None = None,
-        history: str = "momentum",
+        history: str = "gradient",
         scope: str = "model",
-        finish: str | Callable[[Tensor], Tensor] = "none",
+        finish: str | Callable[[Tensor], Tensor] = "adam",
         finish_beta: float | None = None,
         split: int = 1,
         sgd_scale: float = 0.0,
         jitter: float = 1e-6,
-        shrinkage: float | str = 0.0,
+        shrinkage: float | str = "auto",
         nesterov: bool = False,
         adjust_lr_fn: str = "match_rms_adamw",
         solver: str = "auto",
@@ -123,9 +130,9 @@ class GGT(FullMatrixOptimizer):
         *,
         window: int = 20,
         window_dtype: torch.dtype | str | None = None,
-        history: str = "momentum",
+        history: str = "gradient",
         scope: str = "model",
-        finish: str = "none",
+        finish: str = "adam",
         ranks: int = 1,
     ) -> Memory:
         """The bytes of the state of this optimizer, before anything is allocated.
@@ -148,9 +155,9 @@ class GGT(FullMatrixOptimizer):
             5,300,000 parameters; bytes in all, and for each:
             window     212 MB     40.00
             row       21.2 MB      4.00
-            buffers   21.2 MB      4.00
-            small     3.54 kB      0.00
-            total      254 MB     48.00
+            buffers   42.4 MB      8.00
+            small     3.55 kB      0.00
+            total      276 MB     52.00
         """
         options = {"window": window, "window_dtype": window_dtype, "history": history, "scope": scope, "finish": finish}
         return memory_of(model, ranks=ranks, **options)

@@ -9,7 +9,8 @@ import torch.distributed as dist
 from ranks import outcomes_on_ranks
 from torch import nn
 
-from torch_ggt import GGT, step
+from ggt_lab.optimizers.paper_ggt import PaperGGT as GGT
+from torch_ggt import step
 
 SECONDS = 2  # the timeout of the group
 LONGEST = 20  # and what a busy machine may add

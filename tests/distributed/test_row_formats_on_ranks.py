@@ -10,7 +10,7 @@ from modes import make, train, whole_parameters
 from ranks import on_ranks
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 
-from torch_ggt import GGT
+from ggt_lab.optimizers.paper_ggt import PaperGGT as GGT
 from torch_ggt.reference import inverse_root
 from torch_ggt.state.rows import numbers_of
 

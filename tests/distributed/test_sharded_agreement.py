@@ -13,7 +13,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torch_ggt import GGT, SpectrumRecorder, param_groups
+from ggt_lab.optimizers.paper_ggt import PaperGGT as GGT
+from torch_ggt import SpectrumRecorder, param_groups
 from torch_ggt.distributed.pieces import best_cut, slice_of
 from torch_ggt.layout import ALIGNMENT
 from torch_ggt.spectrum.comparison import compare_steps

@@ -10,7 +10,7 @@ from modes import Model, compute_gradients, make, train, whole_parameters
 from ranks import assert_the_others_end, on_ranks, outcomes_on_ranks
 from torch import nn
 
-from torch_ggt import GGT
+from ggt_lab.optimizers.paper_ggt import PaperGGT as GGT
 from torch_ggt.distributed.columns import Sharded
 from torch_ggt.state import block
 

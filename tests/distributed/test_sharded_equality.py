@@ -11,7 +11,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from torch_ggt import GGT
+from ggt_lab.optimizers.paper_ggt import PaperGGT as GGT
 from torch_ggt.distributed import gathering
 from torch_ggt.window import Window
 

@@ -17,7 +17,7 @@ from modes import distance, make, train, whole_parameters
 from ranks import on_ranks
 from torch.distributed.tensor import DTensor
 
-from torch_ggt import GGT
+from ggt_lab.optimizers.paper_ggt import PaperGGT as GGT
 
 MODES = ("ddp", "fsdp")
 PARTS = ("window", "momentum_buffer")

@@ -17,7 +17,8 @@ from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from torch_ggt import GGT, backends
+from ggt_lab.optimizers.paper_ggt import PaperGGT as GGT
+from torch_ggt import backends
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "distributed"))
 

@@ -18,7 +18,8 @@ pytestmark = [
 INTERPRETED = DEVICE != "cuda"  # then a conversion to bfloat16 truncates, where a GPU rounds to the nearest
 triton_backend = pytest.importorskip("torch_ggt.backends.triton")
 
-from torch_ggt import GGT, Window, backends, solver  # noqa: E402
+from ggt_lab.optimizers.paper_ggt import PaperGGT as GGT  # noqa: E402
+from torch_ggt import Window, backends, solver  # noqa: E402
 from torch_ggt import step as step_module  # noqa: E402
 from torch_ggt.backends.triton import coded, passes, root  # noqa: E402
 from torch_ggt.backends.triton.spans import Spans  # noqa: E402

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from torch_ggt import GGT, backends
+from ggt_lab.optimizers.paper_ggt import PaperGGT as GGT
+from torch_ggt import backends
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),

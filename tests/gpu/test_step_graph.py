@@ -7,7 +7,8 @@ import torch
 from test_step import OPTIONS, Run
 from torch import nn
 
-from torch_ggt import GGT, backends
+from ggt_lab.optimizers.paper_ggt import PaperGGT as GGT
+from torch_ggt import backends
 from torch_ggt import step as step_module
 
 pytestmark = [

@@ -358,8 +358,8 @@ def test_a_matrix_for_each_parameter(tmp_path):
     outcome = reproduce(chosen, tmp_path, Settings(1, smoke=True), command="c")
     assert "took part: GGT, GGT by parameter; Adam: not run" in outcome.verdicts[-1].ours
     specs = {record["optimizer"] for record in Results(tmp_path / "results.jsonl")}
-    one = "GGT(window=5, adjust_lr_fn='original')"
-    assert specs == {one, "GGT(window=5, adjust_lr_fn='original', scope='parameter')"}
+    one = "PaperGGT(window=5, adjust_lr_fn='original')"
+    assert specs == {one, "PaperGGT(window=5, adjust_lr_fn='original', scope='parameter')"}
 
 
 def test_an_optimizer_that_is_not_installed(tmp_path, monkeypatch):

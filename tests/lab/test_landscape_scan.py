@@ -29,7 +29,7 @@ def scan():
         ("diagonal", "DiagonalAdaptive"),
         ("full", "FullMatrixAdaptive"),
         ("full, soft 0.95", "FullMatrixAdaptive(beta2=0.95)"),
-        ("full, hard 20", "GGT(window=20, betas=(0.0, 1.0), eps=1e-4, jitter=0, adjust_lr_fn='original')"),
+        ("full, hard 20", "PaperGGT(window=20, betas=(0.0, 1.0), eps=1e-4, jitter=0, adjust_lr_fn='original')"),
     ],
 )
 @pytest.mark.parametrize("problem", ["logistic", "barrier"])

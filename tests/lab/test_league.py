@@ -38,15 +38,15 @@ def search(score, entrant=SGD, task=TASK):
 
 
 @pytest.mark.parametrize("best", range(-8, 4))
-def test_every_search_has_six_trials_and_three_fresh_seeds(best):
+def test_every_search_has_eight_trials_and_five_fresh_seeds(best):
     done = search(lambda power, settings: 1 + abs(power - best) + (settings["momentum"] != 0.95) / 4)
     trials = trials_of(PROTOCOL, TASK, SGD, done)
     assert len(trials) == len({trial.key for trial in trials}) == PROTOCOL.trials
-    assert {trial.seed for trial in trials} == {100}
-    assert {run["seed"] for run in done.values()} == {100, 0, 1, 2}
-    assert len(done) == 9
+    assert {trial.seed for trial in trials} == {200}
+    assert {run["seed"] for run in done.values()} == {200, 10, 11, 12, 13, 14}
+    assert len(done) == 13
     cell = cell_of(Field(PROTOCOL, (TASK,), (SGD,)), TASK, SGD, done)
-    assert (cell.trials, cell.edge) == (6, not -4 <= best <= 0)  # -2 ± 1, and two rates beyond that are no edge yet
+    assert (cell.trials, cell.edge) == (8, not -4 <= best <= 0)  # -2 ± 1, and two rates beyond that are no edge yet
     # Without luck: the best rate within reach is found, and the better momentum with it.
     assert cell.lr == pytest.approx(10 ** (min(max(best, -5), 1) / 2))
     assert dict(cell.settings)["momentum"] == 0.95
@@ -63,23 +63,24 @@ def test_a_search_in_which_everything_diverges_goes_down_and_says_so():
     done = search(lambda power, settings: None)
     assert len(done) == PROTOCOL.trials
     cell = cell_of(Field(PROTOCOL, (TASK,), (SGD,)), TASK, SGD, done)
-    assert (cell.status, cell.why) == ("diverged", "all 6 trials diverged")
+    assert (cell.status, cell.why) == ("diverged", "all 8 trials diverged")
     assert min(trial.power for trial in trials_of(PROTOCOL, TASK, SGD, done)) == SGD.power - 3
     assert cell.log_mean == math.inf
 
 
 def test_short_trials_are_checked_once_for_each_task():
-    done = search(lambda power, settings: 1.0 + abs(power + 4), ADAMW)
-    assert len(done) == 6 + 3 + 6
-    field = Field(PROTOCOL, (TASK,), (ADAMW,))
-    found = shortness(field, TASK, done)
+    task = replace(TASK, tuning_steps=TASK.steps // 2)
+    done = search(lambda power, settings: 1.0 + abs(power + 4), ADAMW, task)
+    assert len(done) == 8 + 5 + 8
+    field = Field(PROTOCOL, (task,), (ADAMW,))
+    found = shortness(field, task, done)
     assert (found.same_choice, found.cost) == (True, 1.0)
-    trials = trials_of(PROTOCOL, TASK, ADAMW, done)
+    trials = trials_of(PROTOCOL, task, ADAMW, done)
     best = best_trial(trials, done)
     for trial in trials:  # at full length another trial wins by a factor of two
-        run = done[replace(trial, steps=TASK.steps).key]
-        run["points"][-1][TASK.tuned_by] = 4.0 if trial == best else 2.0
-    found = shortness(field, TASK, done)
+        run = done[replace(trial, steps=task.steps).key]
+        run["points"][-1][task.tuned_by] = 4.0 if trial == best else 2.0
+    found = shortness(field, task, done)
     assert (found.same_choice, found.cost) == (False, 2.0)
 
 

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 import torch
 
+from ggt_lab.optimizers.paper_ggt import PaperGGT as GGT
 from ggt_lab.problems import problem_class
 from ggt_lab.runs import long_run
 from ggt_lab.runs.long_run import SCHEDULES, LongRun, advance, changed_since, run_until
 from ggt_lab.runs.process_pool import processes
 from ggt_lab.runs.results import Results
 from ggt_lab.spectra.eigenvalue_log import EigenvalueLog, condition_numbers, read_spectra
-from torch_ggt import GGT, SpectrumRecorder
+from torch_ggt import SpectrumRecorder
 
 
 def without_seconds(record):
@@ -131,7 +132,7 @@ def test_settings_change_the_problem(tmp_path):
 
 # ---- spectra ---------------------------------------------------------------------------------------------------------
 
-WITH_SPECTRA = LongRun("ptb-chars-tiny", "GGT(window=4)", 0.01, seed=1, epochs=2, device="cpu", spectrum_every=3)
+WITH_SPECTRA = LongRun("ptb-chars-tiny", "PaperGGT(window=4)", 0.01, seed=1, epochs=2, device="cpu", spectrum_every=3)
 
 
 def test_spectra_of_an_interrupted_run(tmp_path, monkeypatch):
@@ -184,7 +185,7 @@ def test_runs_recorded_before_keep_their_keys():
             settings=tuple(map(tuple, record["settings"])),
         )
         assert run.key == record["key"]
-    assert WITH_SPECTRA.key != LongRun("ptb-chars-tiny", "GGT(window=4)", 0.01, 1, 2, device="cpu").key
+    assert WITH_SPECTRA.key != LongRun("ptb-chars-tiny", "PaperGGT(window=4)", 0.01, 1, 2, device="cpu").key
 
 
 def test_a_record_knows_whether_its_problem_has_changed(tmp_path, monkeypatch):

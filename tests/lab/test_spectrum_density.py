@@ -11,7 +11,7 @@ from scipy.stats import gaussian_kde
 
 from ggt_lab.figures import spectrum_density as figures
 from ggt_lab.figures.spectrum_density import densities, draw_spectrum
-from torch_ggt import GGT
+from ggt_lab.optimizers.paper_ggt import PaperGGT as GGT
 from torch_ggt.spectrum import SpectrumRecorder
 
 
@@ -65,7 +65,7 @@ def test_a_recorded_run(tmp_path, drawn):
     path = tmp_path / "deep" / "spectrum"
     assert_written(draw_spectrum([found, found, found], path, title="Three"), path)
     axes = panel(drawn[0])
-    assert axes.get_title(loc="left") == "GGT"
+    assert axes.get_title(loc="left") == "PaperGGT"
     assert "5 momentum vectors" in axes.get_ylabel()
     assert axes.texts[0].get_text().startswith("condition ")
     assert axes.get_yscale() == "log"

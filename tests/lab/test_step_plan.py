@@ -75,7 +75,7 @@ def test_one_gpu_by_hand():
     plan = make_plan(10**8, window=10, dtype="bfloat16", calibration=SIMPLE, memory=10e9)
     assert plan.window_bytes == 2e9
     assert plan.model_bytes == 8e8
-    assert plan.state_bytes == 8e8 + 8 * (28 * 100 + 2 * 10 + 3)
+    assert plan.state_bytes == 12e8 + 8 * (28 * 100 + 2 * 10 + 3) + 4  # a row, two moments, and the finish counts
     assert plan.passes_s == pytest.approx(1.25 * 2 * 10 * 1e8 * 2 / 1e12)
     assert plan.traffic_s == pytest.approx(34 * 1e8 / 1e12)
     assert plan.device_s == pytest.approx(plan.passes_s + plan.traffic_s + 1e-5 + 2e-5)
@@ -103,7 +103,9 @@ def test_many_gpus_by_hand():
 
 def test_the_bytes_are_the_bytes_of_ggt_and_its_defaults_are_the_defaults_of_ggt():
     command, defaults = PlanCommand("1"), inspect.signature(GGT.memory).parameters
-    assert all(getattr(command, name) == defaults[name].default for name in ("window", "history", "finish"))
+    assert all(getattr(command, name) == defaults[name].default for name in ("window", "history"))
+    assert command.finish is None
+    assert make_plan(1, window=1, dtype="float32", calibration=SIMPLE).finish == defaults["finish"].default
     memory = GGT.memory(10**6)  # its rows have the default dtype
     plan = make_plan(10**6, window=command.window, dtype=command.dtype, calibration=SIMPLE)
     assert plan.window_bytes == memory.window == 80e6
@@ -161,7 +163,7 @@ def test_the_largest_window_is_the_largest(parameters, dtype, budget, gpus):
     columns = -(-parameters // (64 * gpus)) * 64
 
     def needed(r):
-        return 8 * columns + r * columns * size + 8 * (28 * r * r + 2 * r + 3)
+        return 12 * columns + r * columns * size + 8 * (28 * r * r + 2 * r + 3) + 4
 
     r = largest_window(parameters, dtype, budget, gpus=gpus)
     assert r == 0 or needed(r) <= budget
@@ -301,7 +303,7 @@ def test_the_command_says_what_fits_and_how_wrong_it_may_be(capsys):
     assert "35 GB" in words
     assert "It fits into 141 GB" in words
     assert "predicted from the others, is off by" in words
-    words = words_of(PlanCommand("7B", window=20), capsys)
+    words = words_of(PlanCommand("7B", window=20, history="momentum", finish="none"), capsys)
     assert "It does NOT fit" in words
     assert "Largest window: 1 in bfloat16 or 2 in int8 or 5 in int4." in words
     assert "No window fits" in words_of(PlanCommand("70B"), capsys)

@@ -20,7 +20,7 @@ import torch
 from oracle import RIDGE, Matrix, exact, norm, standstill
 from torch import nn
 
-from torch_ggt import GGT
+from ggt_lab.optimizers.paper_ggt import PaperGGT as GGT
 
 ROUNDING = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8}
 SMALLEST = {torch.float64: 5e-324, torch.float32: 1e-45, torch.bfloat16: 1e-40}

@@ -7,7 +7,8 @@ import time
 import torch
 from torch import nn
 
-from torch_ggt import GGT, step
+from ggt_lab.optimizers.paper_ggt import PaperGGT as GGT
+from torch_ggt import step
 
 SIZES = {"1,600 parameters": [(20, 20)] * 4, "40,000": [(100, 100)] * 4, "1,000,000": [(500, 500)] * 4}
 SLICE = {"1,600 parameters": 100, "40,000": 40, "1,000,000": 2}  # steps between two looks at the clock

@@ -13,7 +13,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from torch_ggt import GGT, whiten
+from ggt_lab.optimizers.paper_ggt import PaperGGT as GGT
+from torch_ggt import whiten
 
 MEMBERS = {
     "GGT": lambda parameters: GGT(parameters, lr=1e-3),

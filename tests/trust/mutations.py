@@ -24,7 +24,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torch_ggt import GGT, Adadelta, AdaGrad, NAdam, RMSprop, whiten
+from ggt_lab.optimizers.paper_ggt import PaperGGT as GGT
+from torch_ggt import Adadelta, AdaGrad, NAdam, RMSprop, whiten
 
 Saved = dict[str, Any]
 Operator = Callable[[Saved, random.Random], Any]

@@ -27,7 +27,8 @@ from damage import damaged
 from mutations import alike
 from torch import nn
 
-from torch_ggt import GGT, whiten
+from ggt_lab.optimizers.paper_ggt import PaperGGT as GGT
+from torch_ggt import whiten
 
 SHAPES = ((4, 3), (5, 4))
 

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from mutations import MEMBERS, NONSENSE, alike, build, train
 
-from torch_ggt import GGT
+from ggt_lab.optimizers.paper_ggt import PaperGGT as GGT
 from torch_ggt.step import judged
 
 LIVE = [(name, value) for name, values in NONSENSE.items() for value in values if (name, value) != ("split", 1000)]

@@ -17,7 +17,7 @@ from torch import nn
 from ggt_lab.bench.member_step import members
 from ggt_lab.bench.optimizer_step import NotInstalledError, make_optimizer
 from ggt_lab.bench.timing import interleaved, summarize
-from torch_ggt import GGT
+from ggt_lab.optimizers.paper_ggt import PaperGGT
 from torch_ggt.backends.plain import gram_row
 
 __all__ = ["cpu", "memory", "memory_here"]
@@ -110,8 +110,8 @@ def memory_here(d: int, r: int) -> float:
     parameter = nn.Parameter(torch.ones(d))
     parameter.grad = torch.ones(d)
 
-    def make_and_fill() -> GGT:
-        optimizer = GGT([parameter], window=r)
+    def make_and_fill() -> PaperGGT:
+        optimizer = PaperGGT([parameter], window=r)
         for _ in range(r + 2):
             optimizer.step()
         return optimizer

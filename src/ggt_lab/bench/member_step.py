@@ -19,9 +19,9 @@ _ROWS = 20
 
 PAIRS: Mapping[str, tuple[str, str]] = {
     "whiten(AdamW)": ("whiten(AdamW({fused}), {window})", "AdamW({fused})"),
-    "GGT adam": ("GGT(history='gradient', finish='adam', shrinkage='auto', {own})", "AdamW({fused})"),
+    "GGT adam": ("GGT({own})", "AdamW({fused})"),
     "whiten(Muon)": ("whiten(MuonAndAdamW, {window})", "MuonAndAdamW"),
-    "GGT polar": ("GGT(finish='polar', {own})", "MuonAndAdamW"),
+    "GGT polar": ("PaperGGT(finish='polar', {own})", "MuonAndAdamW"),
 }
 """Each member and the optimizer that it would replace, as specs. On a GPU AdamW is fused, and GGT captures its step."""
 

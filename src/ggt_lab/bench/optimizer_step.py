@@ -10,7 +10,7 @@ from torch import nn
 from ggt_lab.bench.device_counters import host_syncs, launches, peak_bytes
 from ggt_lab.bench.timing import attempt, captured, measure
 from ggt_lab.models import CharLSTM3, CharTransformer
-from torch_ggt import GGT
+from ggt_lab.optimizers.paper_ggt import PaperGGT
 
 __all__ = ["NotInstalledError", "fill", "make_optimizer", "make_parameters", "step"]
 
@@ -81,7 +81,7 @@ def make_optimizer(
     on_gpu = parameters[0].is_cuda
     if name == "GGT":
         window_dtype = getattr(torch, dtype)
-        return GGT(
+        return PaperGGT(
             parameters, window=r, window_dtype=window_dtype, scope=scope, capturable=on_gpu, cuda_graph=cuda_graph
         ).step
     if name == "SGD":

@@ -10,12 +10,12 @@ from torch.nn import functional
 
 from ggt_lab.bench.timing import Timing, attempt, captured, interleaved, summarize
 from ggt_lab.models import CharLSTM3, ShakeShake26
+from ggt_lab.optimizers.paper_ggt import PaperGGT
 from ggt_lab.optimizers.specs import missing_package, optimizer_factory
 from ggt_lab.problems.deep_problem import DeepProblem, l2_penalty
 from ggt_lab.problems.image_problems import Cifar10
 from ggt_lab.problems.text_problems import PTBCharacters
 from ggt_lab.runs.training_loop import loss_gradients
-from torch_ggt import GGT
 
 __all__ = ["BASELINES", "CONTENDERS", "MODELS", "fresh_lstm", "training", "training_step"]
 
@@ -171,7 +171,7 @@ def training(
         result["d"] = sum(p.numel() for p in network.parameters())
         optimizer: torch.optim.Optimizer
         if options:
-            optimizer = GGT(network.parameters(), capturable=mode == "captured", **options)
+            optimizer = PaperGGT(network.parameters(), capturable=mode == "captured", **options)
         else:
             optimizer = torch.optim.SGD(network.parameters(), lr=1e-3, momentum=0.9, fused=True)
         step = training_step(optimizer, loss)

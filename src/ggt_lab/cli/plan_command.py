@@ -29,10 +29,11 @@ class PlanCommand:
     """r, how many gradients the window holds."""
     dtype: str = "float32"
     """How rows are stored: float32, bfloat16 with half the bytes, int8 with a quarter, or int4 with an eighth."""
-    history: str = "momentum"
+    history: str = "gradient"
     """What the window stores: momentum, or gradient. Momentum needs a buffer of its own."""
-    finish: str = "none"
-    """What becomes of each tensor's step, as in GGT. What it remembers is counted; its time is not."""
+    finish: str | None = None
+    """What becomes of each tensor's step, as in GGT: by default adam, and none with --whiten. What it remembers is
+    counted; its time is not."""
     whiten: str | None = None
     """Plan `whiten` in front of an optimizer instead of GGT: adamw, muon, sgd, or sgd-momentum."""
     gpus: int = 1

@@ -22,23 +22,23 @@ from ggt_lab.experiments.seed_statistics import FEWEST, gaps, is_negative, runs_
 from ggt_lab.experiments.short_experiment import ShortExperiment, ShortTask
 from ggt_lab.experiments.verdicts import Figure, Verdict
 from ggt_lab.figures.style import COLORS, log_axis, quiet, save
+from ggt_lab.optimizers.paper_ggt import PaperGGT
 from ggt_lab.problems import problem_class
 from ggt_lab.runs.race import Run, execute, grid
 from ggt_lab.runs.results import Record
 from ggt_lab.runs.standings import Standing, beyond_the_edge, measure, standings
 from ggt_lab.runs.training_loop import loss_gradients, training_steps
-from torch_ggt import GGT
 
 __all__ = ["Ablations", "DirectionTask"]
 
 _PROBLEM = "digits"
-_BASE = "GGT"
-_GRADIENT = "GGT(history='gradient')"
-_SLOW_DECAY = "GGT(betas=(0.9, 0.999))"
-_NO_JITTER = "GGT(jitter=0.0)"
+_BASE = "PaperGGT"
+_GRADIENT = "PaperGGT(history='gradient')"
+_SLOW_DECAY = "PaperGGT(betas=(0.9, 0.999))"
+_NO_JITTER = "PaperGGT(jitter=0.0)"
 _WINDOWS = (5, 10, 20, 40, 80)
 _PRINCIPLED = 20  # 1/(1 - 0.95)
-_BY_WINDOW = {size: f"GGT(window={size}, betas=(0.9, 0.95))" for size in _WINDOWS}
+_BY_WINDOW = {size: f"PaperGGT(window={size}, betas=(0.9, 0.95))" for size in _WINDOWS}
 _SPECS = (_BASE, _GRADIENT, _SLOW_DECAY, _NO_JITTER, *_BY_WINDOW.values())
 _RATES = (0.003, 0.01, 0.03, 0.1)
 _SCALES = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
@@ -65,7 +65,7 @@ def measure_direction(task: DirectionTask) -> Record:
     """
     problem = problem_class(_PROBLEM)(task.seed, torch.device("cpu"))
     parameters = list(problem.parameters())
-    optimizer = GGT(parameters, lr=0.01)
+    optimizer = PaperGGT(parameters, lr=0.01)
     take_gradients = loss_gradients(optimizer, problem.loss)
     for _ in training_steps(optimizer, take_gradients, last=task.steps):
         pass
@@ -74,7 +74,7 @@ def measure_direction(task: DirectionTask) -> Record:
     before, state = [p.detach().clone() for p in parameters], optimizer.state_dict()
     cosines = []
     for scale in _SCALES:
-        twin = GGT(parameters, lr=0.01)
+        twin = PaperGGT(parameters, lr=0.01)
         twin.load_state_dict(state)
         twin.param_groups[0]["sgd_scale"] = scale * unit
         twin.step()

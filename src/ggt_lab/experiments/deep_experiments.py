@@ -17,9 +17,9 @@ from ggt_lab.experiments.wall_clock_claims import FirstInSeconds
 __all__ = ["DEEP_EXPERIMENTS"]
 
 # Rows in bfloat16 hide eigenvalues below 1.5e-5 of their sum: spectra are recorded from float32 rows.
-_GGT_FLOAT32 = "GGT(window=200, window_dtype='float32', adjust_lr_fn='original')"
+_GGT_FLOAT32 = "PaperGGT(window=200, window_dtype='float32', adjust_lr_fn='original')"
 _SPECS = {
-    "GGT": "GGT(window=200, window_dtype='bfloat16', adjust_lr_fn='original')",
+    "GGT": "PaperGGT(window=200, window_dtype='bfloat16', adjust_lr_fn='original')",
     "Adam": "Adam",
     "AdaGrad": "Adagrad",
     "SGD": "SGD(momentum=0.9)",
@@ -29,7 +29,7 @@ _SPECS = {
     "AdamW": "AdamW",
     "Muon": "MuonAndAdamW",
     "SOAP": "pytorch_optimizer.SOAP",
-    "GGT by parameter": "GGT(window=200, window_dtype='bfloat16', adjust_lr_fn='original', scope='parameter')",
+    "GGT by parameter": "PaperGGT(window=200, window_dtype='bfloat16', adjust_lr_fn='original', scope='parameter')",
 }
 _BASELINES = ("Adam", "AdaGrad", "SGD")
 _ALL_BASELINES = (*_BASELINES, "RMSprop", "Adadelta")

@@ -1,17 +1,18 @@
 """The protocol: equal trials for all, then fresh seeds. `next_runs` says which runs a cell of the league needs next.
 
-**The search.** Each entrant has six trials on each task, with a seed that is not reported:
+**The search.** Each entrant has eight trials on each task, with a seed that is not reported:
 
 1. three neighbouring learning rates, 10^(k/2) each;
 2. as long as the best rate so far is the lowest or the highest rate tried, and at most twice: the next rate beyond it,
    with the best settings so far;
-3. else the next of the three changes of the entrant (momentum 0.95, weight decay, momentum 0.8 for nearly everybody),
-   at the best trial so far.
+3. else the next of the five changes of the entrant (momentum and weight decay for nearly everybody), at the best
+   trial so far.
 
-A widened grid costs trials, so that nobody has more than six. The trial with the lowest ``tuned_by`` at its end wins.
+A widened grid costs trials, so that nobody has more than eight. The trial with the lowest ``tuned_by`` at its end wins.
 
-**The report.** The winner runs with three fresh seeds at full length. Trials are shorter than these runs. For one
-entrant of each task, AdamW, all trials are repeated at full length: `cells.shortness` says what short trials cost.
+**The report.** The winner runs with five fresh seeds. Trials of small tasks have the length of these runs, because
+shorter ones predicted badly in the first season. Trials of deep tasks are shorter: for AdamW they are repeated at full
+length, and `cells.shortness` says what short trials cost.
 
 **Equal for all.** A seed fixes the start and all batches. First-order methods have a cosine schedule to zero; L-BFGS
 has none. A step whose loss or gradient is not finite is left out and counted, for everybody; ten in a row end a run as
@@ -46,10 +47,11 @@ __all__ = [
 class Protocol:
     """The numbers that are alike for all tasks and entrants."""
 
-    trials: int = 6
+    season: int = 2
+    trials: int = 8
     widenings: int = 2
-    tuning_seed: int = 100
-    seeds: tuple[int, ...] = (0, 1, 2)
+    tuning_seed: int = 200
+    seeds: tuple[int, ...] = (10, 11, 12, 13, 14)
     evaluations: int = 25
     checked: str = "adamw"
     """The entrant whose trials are repeated at full length."""

@@ -24,6 +24,7 @@ class MuonAndAdamW(torch.optim.Optimizer):
         lr: the learning rate of Muon and AdamW.
         weight_decay: the decoupled weight decay of Muon and AdamW.
         momentum: the momentum of Muon. AdamW keeps its own defaults.
+        ns_steps: the steps of Muon's Newton–Schulz iteration.
 
     Example:
         >>> layer = torch.nn.Linear(3, 2)
@@ -35,20 +36,26 @@ class MuonAndAdamW(torch.optim.Optimizer):
     of_matrices: ClassVar[type[torch.optim.Muon]] = torch.optim.Muon
 
     def __init__(
-        self, params: Iterable[Any], lr: float = 1e-3, weight_decay: float = 0.01, momentum: float = 0.95
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        weight_decay: float = 0.01,
+        momentum: float = 0.95,
+        ns_steps: int = 5,
     ) -> None:
         given: list[Any] = list(params)
         groups = given if given and isinstance(given[0], dict) else [{"params": given}]
         every = [p for group in groups for p in group["params"]]
         matrices, vectors = [p for p in every if p.dim() >= 2], [p for p in every if p.dim() < 2]
         parts = [part for part in (matrices, vectors) if part]
-        super().__init__([{"params": part} for part in parts], {"lr": lr, "weight_decay": weight_decay})
+        defaults = {"lr": lr, "weight_decay": weight_decay, "momentum": momentum, "ns_steps": ns_steps}
+        super().__init__([{"params": part} for part in parts], defaults)
         # Muon gets views of two dimensions: it writes into the parameters.
         self._views = {matrix: nn.Parameter(_as_matrix(matrix.detach())) for matrix in matrices}
         self._inner: list[torch.optim.Optimizer] = []
         if matrices:
             views = list(self._views.values())
-            self._inner.append(self.of_matrices(views, lr, weight_decay, momentum, adjust_lr_fn="match_rms_adamw"))
+            self._inner.append(self.of_matrices(views, **defaults, adjust_lr_fn="match_rms_adamw"))
         if vectors:
             self._inner.append(torch.optim.AdamW(vectors, lr=lr, weight_decay=weight_decay))
         self.register_state_dict_post_hook(_add_parts)

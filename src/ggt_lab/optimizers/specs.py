@@ -14,6 +14,7 @@ import torch
 
 from ggt_lab.optimizers import dense_adaptive as dense
 from ggt_lab.optimizers.muon_and_adamw import MuonAndAdamW, NorMuonAndAdamW
+from ggt_lab.optimizers.paper_ggt import PaperGGT
 from ggt_lab.problems.unknown_name import unknown
 from torch_ggt import GGT, Adadelta, AdaGrad, NAdam, RMSprop, whiten
 from torch_ggt.formats import FORMATS
@@ -25,6 +26,7 @@ OptimizerFactory = Callable[[Iterable[torch.nn.Parameter], float], torch.optim.O
 
 _OURS: dict[str, Any] = {
     "GGT": GGT,
+    "PaperGGT": PaperGGT,
     "DiagonalAdaptive": dense.DiagonalAdaptive,
     "FullMatrixAdaptive": dense.FullMatrixAdaptive,
     "FullMatrixRMSprop": RMSprop,  # plain RMSprop is torch.optim's, and so on

@@ -91,8 +91,8 @@ def make_plan(
     window: int,
     dtype: str,
     calibration: Calibration,
-    history: str = "momentum",
-    finish: str = "none",
+    history: str = "gradient",
+    finish: str | None = None,
     whiten: str | None = None,
     gpus: int = 1,
     replicated: bool = False,
@@ -109,7 +109,8 @@ def make_plan(
         dtype: one of `DTYPES`.
         calibration: the measured constants.
         history: what the window stores, as in GGT. Whitening has gradients in the window, and no momentum.
-        finish: what becomes of each tensor's step, as in GGT. Its bytes are counted, its time is not.
+        finish: what becomes of each tensor's step, as in GGT. Its bytes are counted, its time is not. None: "adam", and
+            "none" with ``whiten``.
         whiten: one of `WRAPPED`: the window whitens the gradients of that optimizer. The bytes of the optimizer's own
             state are counted; the time of its step is not.
         gpus: N, the GPUs that share the columns: each has d/N.
@@ -130,6 +131,8 @@ def make_plan(
         raise ValueError(f"dtype must be {' or '.join(DTYPES)}, got {dtype!r}")
     if whiten is not None and whiten not in WRAPPED:
         raise ValueError(f"whiten must be {', '.join(WRAPPED)} or nothing, got {whiten!r}")
+    if finish is None:
+        finish = "none" if whiten else "adam"
     if whiten is not None and finish != "none":
         raise ValueError(f"whiten={whiten!r} leaves the steps to that optimizer, got finish={finish!r} besides")
     if gpus > parameters:
@@ -181,7 +184,7 @@ def _bytes(parameters: int, window: int, dtype: str, *, history: str, finish: st
 
 
 def largest_window(
-    parameters: int, dtype: str, budget: float, *, history: str = "momentum", finish: str = "none", gpus: int = 1
+    parameters: int, dtype: str, budget: float, *, history: str = "gradient", finish: str = "adam", gpus: int = 1
 ) -> int:
     """The largest r for which window, state and r × r matrices take at most ``budget`` bytes of a GPU; 0 if none does.
 
@@ -189,7 +192,7 @@ def largest_window(
 
     Example:
         >>> largest_window(1_000_000, "float32", 100e6)
-        22
+        21
     """
     low, high = 0, 1 + min(parameters, int(max(0.0, budget) / (-(-parameters // gpus) * item_size(dtype))))
     while high - low > 1:  # low fits, high does not

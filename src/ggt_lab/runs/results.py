@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -77,12 +78,13 @@ class Results:
             if found is not None:
                 complain(f"{self.path}:{number} is left out: {found}")
                 continue
-            key = record.get("key")
+            named = _with_todays_names(record)
+            key = named.get("key")
             if isinstance(key, str):  # two commands at once in one folder may both run a task
                 if key in seen:
                     continue
                 seen.add(key)
-            yield record
+            yield named
 
     def finished(self) -> set[str]:
         """The keys of the records in the file."""
@@ -92,3 +94,16 @@ class Results:
         """The records of these tasks, in the order of the tasks; other records of the file are left out."""
         by_key = {record["key"]: record for record in self if isinstance(record.get("key"), str)}
         return [by_key[task.key] for task in tasks if task.key in by_key]
+
+
+# The name GGT at the beginning of a spec, also of a spec inside a key, which is JSON.
+_GGT = re.compile(r'(^|")GGT(?=[("\\]|$)')
+
+
+def _with_todays_names(record: Record) -> Record:
+    """The record, with today's name of the paper's optimizer: in version 0.1 it was GGT, now it is PaperGGT."""
+    environment = record.get("environment")
+    if not isinstance(environment, dict) or not str(environment.get("torch_ggt")).startswith("0.1."):
+        return record
+    texts = {name: record[name] for name in ("key", "optimizer") if isinstance(record.get(name), str)}
+    return {**record, **{name: _GGT.sub(r"\1PaperGGT", text) for name, text in texts.items()}}

@@ -57,7 +57,7 @@ def figures(optimizer: Any) -> dict[str, float]:  # noqa: ANN401 - see `window_o
         >>> model(torch.ones(8, 3)).square().mean().backward()
         >>> optimizer.step()
         >>> sorted(figures(optimizer))
-        ['effective_rank', 'largest_singular', 'rows', 'skipped', 'smallest_singular']
+        ['effective_rank', 'largest_singular', 'noise_share', 'rows', 'skipped', 'smallest_singular']
     """
     owner = window_owner(optimizer)
     spectra = [values.cpu() for values in owner.spectrum()]
