@@ -53,13 +53,15 @@ def sums_of(tensors: dict[str, Tensor], shape: Sequence[int], salt: int) -> Tens
     """
     rows = [row for key in sorted(tensors) for row in _rows(tensors[key], shape)]
     device = rows[0].device if rows else torch.device("cpu")
-    total = torch.full((rows[0].numel() if rows else 0,), salt, dtype=torch.int64, device=device)
-    for start in range(0, total.numel(), _CHUNK):
-        part = total[start : start + _CHUNK]
+    found = torch.empty(rows[0].numel() if rows else 0, dtype=torch.int32, device=device)
+    for start in range(0, found.numel(), _CHUNK):
+        out = found[start : start + _CHUNK]
+        total = torch.full_like(out, salt, dtype=torch.int64)
         words = (word for row in rows for word in _words(row[start : start + _CHUNK]))
         for number, word in enumerate(words, 1):
-            part.add_(word, alpha=_factor(number))
-    return (total ^ (total >> 32)).to(torch.int32).view(tuple(shape))
+            total.add_(word, alpha=_factor(number))
+        out.copy_(total.bitwise_xor_(total >> 32))
+    return found.view(tuple(shape))
 
 
 def _rows(tensor: Tensor, shape: Sequence[int]) -> Any:  # noqa: ANN401 - a Tensor, or a list of one
