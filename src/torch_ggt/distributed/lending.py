@@ -20,6 +20,8 @@ __all__ = ["Loan", "start_all_gather"]
 
 _PATIENCE = 1.0  # seconds. A thread needs some microseconds; this is for a tool that keeps what collectives get.
 
+_SLEEPLESS = 5e-4  # seconds
+
 
 class Loan:
     """A collective that was started with ``tensors`` and ``options``. They are used again after `settle`."""
@@ -36,10 +38,11 @@ class Loan:
             self._work = None  # it holds the tensors, too
         if not self._lent[0].is_cpu:
             return
-        until, pause = time.monotonic() + _PATIENCE, 0.0
-        while self._counts() != self._counts_before and time.monotonic() < until:
-            time.sleep(pause)  # this gives away Python's lock, which the thread needs
-            pause = min(2 * pause + 1e-6, 1e-3)
+        start = time.monotonic()
+        while self._counts() != self._counts_before and (waited := time.monotonic() - start) < _PATIENCE:
+            # This gives away Python's lock, which the thread needs. Real sleeps from the start made a small step twice
+            # as long; later they give away the core, too.
+            time.sleep(0 if waited < _SLEEPLESS else 1e-4)
 
     def _counts(self) -> list[int]:
         return [sys.getrefcount(tensor) for tensor in self._lent]
