@@ -7,6 +7,7 @@ ranks raise, and no rank waits for another.
 import contextlib
 import hashlib
 import math
+import pickle
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from torch_ggt.distributed.lending import start_all_gather
 from torch_ggt.distributed.owners import Box
 from torch_ggt.distributed.pieces import Piece
 
@@ -88,9 +90,21 @@ def digest(tensors: Sequence[Tensor]) -> int:
 
 
 def _gathered(group: Any, value: Any) -> list[Any]:  # noqa: ANN401 - anything that can be pickled
-    everyone: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(everyone, value, group=group)
-    return everyone
+    """The values of all ranks. torch's all_gather_object lends tensors that we could not wait for (`lending`)."""
+    device = dist.get_backend_config(group).split(":")[0]  # "cpu:gloo,cuda:nccl"
+    mine = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
+    lengths = _all_gathered(group, torch.tensor([len(mine)], device=device))
+    padded = torch.zeros(max(lengths), dtype=torch.uint8, device=device)
+    padded[: len(mine)] = mine
+    everyone = bytes(_all_gathered(group, padded))
+    starts = range(0, len(everyone), len(padded))
+    return [pickle.loads(everyone[start : start + length]) for start, length in zip(starts, lengths, strict=True)]
+
+
+def _all_gathered(group: Any, sent: Tensor) -> list[int]:  # noqa: ANN401 - a ProcessGroup
+    received, loan = start_all_gather(sent, group)
+    loan.settle()
+    return received.tolist()
 
 
 def _compare(everyone: list[dict[str, Any]]) -> None:

@@ -9,7 +9,6 @@ ranks have changed, they agree anew and go on; if only some have, those raise (`
 for another reason leaves its peers to the timeout of the process group, as every torch optimizer does.
 """
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,6 +19,7 @@ from torch.autograd.graph import increment_version
 
 from torch_ggt.distributed.agreement import Claim, agree, waiting
 from torch_ggt.distributed.gathering import Gathering
+from torch_ggt.distributed.lending import Loan
 from torch_ggt.distributed.owners import Box, Owners
 from torch_ggt.distributed.pieces import Piece, is_dtensor, piece_of_dtensor, slice_of, whole
 
@@ -131,7 +131,6 @@ class Sharded(Local):
         self._meshes: dict[str, Any] = {}
         self._boxes: dict[Tensor, list[Box]] = {}
         self._gathering = Gathering(group)
-        self._given: deque[Tensor] = deque(maxlen=8)
         self._owners = Owners(group)
 
     def sum(self, blocks: Sequence[Any]) -> Tensor:
@@ -148,9 +147,8 @@ class Sharded(Local):
         """The sum over all ranks, the same bits on each."""
         _check_alive(self.group)
         total = partial.clone()
-        self._given.append(total)  # `gathering` says why
         with waiting(self.group, "a sum over all ranks"):
-            dist.all_reduce(total, group=self.group)
+            Loan(dist.all_reduce, total, group=self.group).settle()
         return total
 
     def changed(self, length: int, device: torch.device) -> None:

@@ -1,12 +1,7 @@
-"""The all-gather at the end of a step under DDP: each rank has changed a part of every tensor, and sends it.
-
-A thread of gloo drops its reference to a tensor a moment after the collective is done. If this reference is the last
-one, the thread needs Python's lock, and a thread that asks for the lock while Python shuts down aborts the process. So
-we keep a reference to every tensor that we give to a collective, and drop it some collectives later.
-"""
+"""The all-gather at the end of a step under DDP: each rank has changed a part of every tensor, and sends it."""
 
 import math
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from torch_ggt.distributed.lending import Loan, start_all_gather
 from torch_ggt.distributed.pieces import best_cut, slice_of, whole
 from torch_ggt.layout import as_real
 
@@ -31,7 +27,6 @@ class Gathering:
         self._rank, self._ranks = dist.get_rank(group), dist.get_world_size(group)
         self._made_for: list[Any] = []
         self._buckets: list[Bucket] = []
-        self._given: deque[Tensor] = deque(maxlen=1000)
 
     def share(self, tensors: list[Tensor]) -> None:
         """Gather the parts of ``tensors`` (parameters or gradients) from all ranks."""
@@ -39,26 +34,19 @@ class Gathering:
         if self._made_for != kinds:
             self._buckets = [Bucket(tensors, alike, self._rank, self._ranks) for alike in _in_buckets(tensors)]
             self._made_for = kinds
-        all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # renamed in torch 2.13
         reals = [as_real(t) for t in tensors]
-        waiting: list[tuple[Any, Bucket, Tensor, Tensor]] = []
+        waiting: list[tuple[Bucket, Tensor, Loan]] = []
         for bucket in self._buckets:
-            sent = bucket.pack(reals)
-            received = sent.new_empty(self._ranks * sent.numel())
-            self._given += [sent, received]
-            work = all_gather(received, sent, group=self._group, async_op=True)
-            waiting.append((work, bucket, received, sent))
+            waiting.append((bucket, *start_all_gather(bucket.pack(reals), self._group)))
             if len(waiting) > 1:
                 _finish(*waiting.pop(0), reals)
         for gathering in waiting:
             _finish(*gathering, reals)
 
 
-def _finish(work: Any, bucket: "Bucket", received: Tensor, sent: Tensor, reals: list[Tensor]) -> None:  # noqa: ANN401
-    work.wait()
+def _finish(bucket: "Bucket", received: Tensor, loan: Loan, reals: list[Tensor]) -> None:
+    loan.settle()
     bucket.unpack(received, reals)
-    for tensor in (received, sent):
-        tensor.untyped_storage().resize_(0)  # we keep the tensor, and not its memory
 
 
 class Bucket:

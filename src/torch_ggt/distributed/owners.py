@@ -13,6 +13,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from torch_ggt.distributed.lending import Loan
+
 __all__ = ["Box", "Owners"]
 
 Box = tuple[tuple[int, ...], tuple[int, ...]]
@@ -93,7 +95,8 @@ class Owners:
             incoming[source] += length
         received = like.new_empty(sum(incoming))
         leaving = torch.cat(parts) if parts else like.new_empty(0)
-        dist.all_to_all_single(received, leaving, incoming, sent, group=self._group)
+        splits = {"output_split_sizes": incoming, "input_split_sizes": sent}
+        Loan(dist.all_to_all_single, received, leaving, **splits, group=self._group).settle()
         return torch.split(received, lengths)
 
     def _plan(self, block: Any, places: Sequence[int], boxes: Sequence[Sequence[Box]]) -> "Plan":  # noqa: ANN401
