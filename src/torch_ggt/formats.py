@@ -33,6 +33,7 @@ __all__ = ["BLOCK", "FORMATS", "BlockFormat", "Coded", "Format", "PlainFormat", 
 BLOCK = ALIGNMENT
 """Columns that share a scale."""
 _WIDE = (torch.float64, torch.complex128)
+_PIECE = 2**16  # elements of a row that are encoded at a time: they stay in the cache of a CPU
 _SMALLEST = torch.finfo(torch.float32).tiny  # a scale below it has too few bits: such a block is stored as zeros
 
 
@@ -237,9 +238,12 @@ class Coded:
         return self.format.decode(*self.format.encode(row))
 
     def write(self, slot: int, row: Tensor) -> None:
-        """Store ``row`` (d,) in a slot."""
-        for store, new in zip((self.codes, self.scales), self.format.encode(row), strict=True):
-            store[slot].copy_(new)
+        """Store ``row`` (d,) in a slot; to encode it takes room for a piece of it only."""
+        per_byte = self.format.per_byte
+        for left in range(0, row.shape[0], _PIECE):
+            codes, scales = self.format.encode(row[left : left + _PIECE])
+            self.codes[slot].narrow(0, left // per_byte, codes.shape[0]).copy_(codes)
+            self.scales[slot].narrow(0, left // BLOCK, scales.shape[0]).copy_(scales)
 
     def zero_(self) -> "Coded":
         """Make all numbers zero."""

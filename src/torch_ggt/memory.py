@@ -16,9 +16,10 @@ from torch_ggt.options import OPTIONS, check, check_agreement
 from torch_ggt.parameters import Group
 from torch_ggt.rules import RULES
 from torch_ggt.scopes import matrices
+from torch_ggt.sinks import Gradients
 from torch_ggt.window import Window
 
-__all__ = ["Memory", "allocate_window", "memory_of", "readable", "window_bytes"]
+__all__ = ["Memory", "allocate_window", "lends_row", "memory_of", "readable", "window_bytes"]
 
 
 class Memory(NamedTuple):
@@ -30,6 +31,7 @@ class Memory(NamedTuple):
         row: the vector that enters the window, and then the step.
         buffers: momentum, and what a finish remembers.
         small: the Gram matrices, the age weights and the counters.
+        lent: a ``row`` that is there only while a step is under way.
     """
 
     parameters: int
@@ -37,11 +39,17 @@ class Memory(NamedTuple):
     row: int
     buffers: int
     small: int
+    lent: int = 0
 
     @property
     def total(self) -> int:
-        """All bytes together."""
+        """All bytes that stay between steps."""
         return self.window + self.row + self.buffers + self.small
+
+    @property
+    def peak(self) -> int:
+        """All bytes while a step is under way. Some MB of scratch, and the arithmetic of a finish, are not counted."""
+        return self.total + self.lent
 
     @property
     def per_parameter(self) -> float:
@@ -50,12 +58,21 @@ class Memory(NamedTuple):
 
     def __str__(self) -> str:
         """A table: bytes, and bytes for each parameter."""
-        parts = [*((name, getattr(self, name)) for name in self._fields[1:]), ("total", self.total)]
+        parts = [(name, getattr(self, name)) for name in ("window", "row", "buffers", "small", "total")]
+        parts += [("peak", self.peak)] if self.lent else []
         lines = [f"{name:<8}{readable(count):>9}{count / self.parameters:>10.2f}" for name, count in parts]
         return "\n".join([f"{self.parameters:,} parameters; bytes in all, and for each:", *lines])
 
 
-def memory_of(model: Any, *, ranks: int = 1, **options: Any) -> Memory:  # noqa: ANN401 - see GGT.memory
+def lends_row(stored: Format, sink: Any) -> bool:  # noqa: ANN401 - a sink
+    """Whether the flat row is freed after each step: where rows take few bytes, in front of another optimizer.
+
+    To ask for its memory in each step takes time. So it stays where a window of plain numbers is much larger anyway.
+    """
+    return stored.coded and isinstance(sink, Gradients)
+
+
+def memory_of(model: Any, *, ranks: int = 1, sink: Any = None, **options: Any) -> Memory:  # noqa: ANN401 - see GGT.memory
     """The arithmetic of `GGT.memory`: the flat tensors that `state.block` will make for these options."""
     if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
         raise ValueError(f"GGT.memory: ranks must be an int ≥ 1, got ranks={ranks!r}")
@@ -64,20 +81,23 @@ def memory_of(model: Any, *, ranks: int = 1, **options: Any) -> Memory:  # noqa:
     for matrix in matrices(groups):
         stored = row_format(matrix[0][0]["window_dtype"], [p for _, p in matrix])
         blocks.setdefault((id(matrix[0][0]), matrix[0][1].device, stored), []).append(matrix)
-    window = row = buffers = small = 0
+    window = row = buffers = small = lent = 0
     for (_, _, stored), block in blocks.items():
         group, members = block[0][0][0], [member for matrix in block for member in matrix]
         rule, size = RULES[group["history"]], group["window"]
         columns, wide = sum(_columns(p, ranks) for _, p in members), stored.wide.itemsize
         windows = 1 + len(rule.windows)
         window += windows * stored.bytes(size, columns)
-        row += columns * wide
+        if lends_row(stored, sink):
+            lent += columns * wide
+        else:
+            row += columns * wide
         for member in members:
             names, shapes = _finish_state(*member)
             buffers += (len(rule.buffers) + len(names)) * _columns(member[1], ranks) * wide
             small += sum((4 if key == "step" else wide) * torch.Size(shape).numel() for key, shape in shapes.items())
         small += 8 * len(block) * (windows * (size * size + 2 * size + 2) + 1)  # K, two weights, two counters; skipped
-    return Memory(sum(whole(p).numel for group in groups for p in group["params"]), window, row, buffers, small)
+    return Memory(sum(whole(p).numel for group in groups for p in group["params"]), window, row, buffers, small, lent)
 
 
 def _finish_state(group: Group, parameter: Tensor) -> tuple[tuple[str, ...], dict[str, tuple[int, ...]]]:
