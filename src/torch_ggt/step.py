@@ -26,6 +26,7 @@ from torch.optim.optimizer import Optimizer, ParamsT
 from torch_ggt.backends.cuda_graph import StepGraph
 from torch_ggt.distributed.columns import Columns, existing_group
 from torch_ggt.finish import finished
+from torch_ggt.memory import check_host_rows
 from torch_ggt.options import OPTIONS, check, check_agreement, check_flag
 from torch_ggt.parameters import Group
 from torch_ggt.sinks import Gradients, Parameters
@@ -199,6 +200,7 @@ class FullMatrixOptimizer(Optimizer):
         try:
             check(self.param_groups[-1])
             check_agreement(self.param_groups)
+            check_host_rows(self.param_groups[-1], graph=self._graph.wanted, split=self.process_group is not None)
         except (TypeError, ValueError):
             self.param_groups.pop()
             raise

@@ -302,10 +302,10 @@ class HostBackend(TorchBackend):
                 continue
             slot = int(part.position)
             own_row = row if columns is None else row[columns]
-            if isinstance(part.rows, Coded):
-                part.rows.write(slot, own_row)
-            else:
+            if isinstance(part.rows, Tensor):
                 part.rows[slot].copy_(own_row)
+            else:
+                part.rows.write(slot, own_row)
             if carry is not None:
                 target, source = carry if columns is None else (carry[0][columns], carry[1][columns])
                 target.copy_(source)

@@ -150,7 +150,7 @@ class Block:
             made.give_row_back()
         made.window_views = {}
         for name, window in made.windows.items():
-            made.window_views |= window.format.views(window.rows, layout, name)
+            made.window_views |= window.format.views(window.store, layout, name)
         numels = [sum(whole(p).numel for _, p in matrix) for matrix in made.allotted_matrices]
         scales = 0.2 * torch.tensor(numels, dtype=torch.float64, device=device).sqrt()
         made.rms_scale = scales[:, None] if made.batched else scales[0]
