@@ -205,29 +205,38 @@ def run(problem_name, optimizer_name, window_name, seed, factor=1.0):
 
 
 def table(records):
-    """Mean final loss by window and optimizer, and its ratio to float32 rows of r = 20, as Markdown."""
+    """Mean final loss by window and optimizer, and its ratios to float32 rows, r = 20 and the same r, as Markdown.
+
+    Seeds from 10 on are for tuning and are left out.
+    """
+    records = [record for record in records if record["seed"] < 10]
     lines = []
     for problem, steps in STEPS.items():
         of_problem = [record for record in records if record["problem"] == problem]
         if not of_problem:
             continue
         optimizers = [name for name in OPTIMIZERS if any(record["optimizer"] == name for record in of_problem)]
-        lines += ["", f"### {problem}, {steps} steps, lr {LR[problem]:g}", ""]
-        head = [cell for name in optimizers for cell in (name, "±, seeds", "ratio")]
+        rates = {record["optimizer"]: record["lr"] for record in of_problem}
+        lines += ["", f"### {problem}, {steps} steps", ""]
+        names = [f"{name}, lr {rates[name]:g}" for name in optimizers]
+        head = [cell for name in names for cell in (name, "±, seeds", "ratio to r = 20", "ratio to the same r")]
         lines += ["| window | bytes per parameter | " + " | ".join(head) + " |", "|---" * (len(head) + 2) + "|"]
         for window in [w for w in WINDOWS if any(record["window"] == w for record in of_problem)]:
             cells = [window, f"{bytes_of(window):.1f}"]
             for optimizer in optimizers:
-                losses, base = (
+                losses, base, alike = (
                     {r["seed"]: r["loss"] for r in of_problem if (r["optimizer"], r["window"]) == (optimizer, name)}
-                    for name in (window, "float32, 20 rows")
+                    for name in (window, "float32, 20 rows", f"float32, {WINDOWS[window][1]} rows")
                 )
                 if not losses:
-                    cells += ["–", "–", "–"]
+                    cells += ["–"] * 4
                     continue
                 mean, spread = statistics.fmean(losses.values()), statistics.pstdev(losses.values())
-                ratio = mean / statistics.fmean(base[seed] for seed in losses)
-                cells += [f"{mean:.4g}", f"{spread:.1g}, {len(losses)}", f"{ratio:.3f}"]
+                cells += [f"{mean:.4g}", f"{spread:.1g}, {len(losses)}"]
+                for other in (base, alike):
+                    common = losses.keys() & other.keys()
+                    top, bottom = (sum(found[seed] for seed in common) for found in (losses, other))
+                    cells.append(f"{top / bottom:.3f}" if common else "–")
             lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

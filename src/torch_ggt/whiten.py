@@ -50,8 +50,8 @@ class Whitening(FullMatrixOptimizer):
         keep_norm: the whitened gradient has the length of the raw one, so that clipping, coupled weight decay and the
             learning rate of SGD keep their meaning. False: GGᵀ is divided by the number of rows, and the length is
             near one, whatever the scale of the loss.
-        window_dtype: torch.float32, torch.bfloat16, torch.float64, or the name of one; or "int8" or "int4", see
-            docs/row_formats.md.
+        window_dtype: torch.float32, torch.bfloat16, torch.float64, or the name of one; or "int8" or "int4". With
+            "@host" after the name the rows are in host memory. See docs/row_formats.md.
         scope: one full matrix for the whole "model", for each param "group", or for each "parameter".
         solver: "eigh", "cholesky", or "auto".
         process_group: for models that are alike on several ranks (DDP): the ranks over which the window is split, or

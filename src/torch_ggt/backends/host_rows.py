@@ -189,12 +189,12 @@ class HostRowsBackend(HostBackend):
         self.gather = inner.gather  # type: ignore[method-assign]
         self.coefficients = inner.coefficients  # type: ignore[method-assign]
 
-    def measure(  # type: ignore[override]
+    def measure(
         self,
-        rows: Any,
+        rows: "HostRows | Tensor | Coded",
         row: Tensor,
         borders: Sequence[int] | None = None,
-        scratch: Scratch | None = None,  # noqa: ANN401
+        scratch: Scratch | None = None,
     ) -> Tensor:
         """As `plain.gram_row`."""
         if not isinstance(rows, HostRows):
