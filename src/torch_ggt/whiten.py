@@ -112,12 +112,12 @@ class Whitening(FullMatrixOptimizer):
         Example:
             >>> print(Whitening.memory(5_300_032, window=7, window_dtype="int8"))
             5,300,032 parameters; bytes in all, and for each:
-            window   39.4 MB      7.44
-            row          0 B      0.00
-            buffers      0 B      0.00
-            small      528 B      0.00
-            total    39.4 MB      7.44
-            peak     60.6 MB     11.44
+            window    39.4 MB      7.44
+            row           0 B      0.00
+            buffers       0 B      0.00
+            small       528 B      0.00
+            total     39.4 MB      7.44
+            peak      60.6 MB     11.44
         """
         options = {"window": window, "window_dtype": window_dtype, "scope": scope, "history": "newest"}
         return memory_of(model, ranks=ranks, sink=cls.sink, finish="none", **options)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from torch_ggt import backends
-from torch_ggt.backends.host_rows import HostRows
+from torch_ggt.backends.host_rows import HostRows, HostRowsBackend
 from torch_ggt.backends.plain import Scratch, TorchBackend, column_slices
 from torch_ggt.formats import Coded, format_of
 
@@ -97,8 +97,8 @@ class Window:
         batch = () if borders is None else (len(borders) - 1,)
         self.format = format_of(dtype)
         if backend is None:
-            backend = backends.choose(torch.device(device), host_rows=self.format.host)
-        self.backend = backend
+            backend = backends.choose(torch.device(device))
+        self.backend = HostRowsBackend(backend) if self.format.host else backend
         self.borders = None if borders is None else tuple(borders)
         if self.format.host:
             self.rows: Any = HostRows.allocate(self.format, size, columns, torch.device(device))

@@ -11,7 +11,6 @@ import os
 
 import torch
 
-from torch_ggt.backends.host_rows import HostRowsBackend
 from torch_ggt.backends.plain import HostBackend, TorchBackend
 
 __all__ = ["choose"]
@@ -21,14 +20,12 @@ _log = logging.getLogger("torch_ggt")
 
 
 @functools.cache
-def choose(device: torch.device, *, host_rows: bool = False) -> TorchBackend:
-    """The backend for a device; ``host_rows``: for rows that are in host memory.
+def choose(device: torch.device) -> TorchBackend:
+    """The backend for a device; `HostRowsBackend` has it do the arithmetic of rows that are in host memory.
 
     Triton serves where it works: on an NVIDIA GPU that is new enough. ``TORCH_GGT_TRITON=0`` in the environment turns
     it off.
     """
-    if host_rows:
-        return HostRowsBackend(choose(device))
     if device.type == "cpu":
         return HostBackend()
     if device.type != "cuda" or torch.version.hip is not None or os.environ.get("TORCH_GGT_TRITON", "1") == "0":
