@@ -3,7 +3,7 @@
 Every run of a problem has the same start, the same batches and the same learning rate, which falls by a cosine to zero.
 Only the window differs. The script writes one JSON line for each run, skips runs that the file has, and prints tables:
 
-    python benchmarks/row_formats.py --out out/row_formats.jsonl [--problems pinn-poisson,digits] [--seeds 3]
+    python benchmarks/row_formats.py --out out/row_formats.jsonl [--problems pinn-poisson,digits] [--seeds 0,1,2]
     python benchmarks/row_formats.py --out out/row_formats.jsonl --table
 
 Prototypes that only this script has are other ways to round (`PROTOTYPES`), and "sparse": it keeps the largest entries
@@ -54,6 +54,16 @@ WINDOWS = {  # name: (window_dtype, rows, share of entries that are kept, or Non
     "int4 equal steps, 20 rows": ("int4 equal steps", 20, None),
 }
 ROUNDINGS = list(WINDOWS)[10:]  # how to round: only asked where it is quick
+WINDOWS |= {
+    "int4, 13 rows": ("int4", 13, None),
+    "int4 dithered, 14 rows": ("int4 dithered", 14, None),
+    "int4 in blocks of 32, 12 rows": ("int4 in blocks of 32", 12, None),
+    "int4 in blocks of 128, 15 rows": ("int4 in blocks of 128", 15, None),
+    "int3 squares, 18 rows": ("int3 squares", 18, None),
+    "int3 cubes, 18 rows": ("int3 cubes", 18, None),
+    "int8, 7 rows, decay 0.9": ("int8", 7, None),
+    "int4, 14 rows, decay 0.95": ("int4", 14, None),
+}
 
 
 @register("stdlib-gpt")
@@ -73,12 +83,13 @@ class Rounded(BlockFormat):
     def __init__(self, name, function):
         super().__init__(name, 127, 2, packed=False)
         self.dtype, self.function = torch.float32, function
+        self.block = int(name.rpartition("blocks of ")[2]) if "blocks of" in name else BLOCK
 
     def encode(self, row):
-        blocks = row.float().view(-1, BLOCK)
+        blocks = torch.nn.functional.pad(row.float(), (0, -len(row) % self.block)).view(-1, self.block)
         top = blocks.abs().amax(-1, keepdim=True)
         numbers = self.function(blocks / torch.where(top > 0, top, torch.inf)) * top
-        return numbers.flatten(), torch.ones(len(blocks))
+        return numbers.flatten()[: len(row)], torch.ones(len(row) // BLOCK)
 
     def decode(self, codes, scales, out=None):
         return codes if out is None else out.copy_(codes)
@@ -95,8 +106,18 @@ def dithered(x, largest=127, power=2):
     return (torch.where(up, high, low).copysign(x)).float()
 
 
+def powers(x, largest, power):
+    """To the nearest root."""
+    return ((x.abs() ** (1 / power) * largest).round() / largest).pow(power).copysign(x)
+
+
 PROTOTYPES = {
     "int8 dithered": dithered,
+    "int4 dithered": lambda x: dithered(x, 7, 3),
+    "int4 in blocks of 32": lambda x: powers(x, 7, 3),
+    "int4 in blocks of 128": lambda x: powers(x, 7, 3),
+    "int3 squares": lambda x: powers(x, 3, 2),
+    "int3 cubes": lambda x: powers(x, 3, 3),
     "int8 equal steps": lambda x: (127 * x).round() / 127,
     "float8 e4m3": lambda x: (448 * x).to(torch.float8_e4m3fn).float() / 448,
     "int4 squares": lambda x: ((x.abs().sqrt() * 7).round() / 7).square().copysign(x),
@@ -149,18 +170,24 @@ def bytes_of(name):
         return 0.0
     if share is not None:
         return 3 * share * rows + 1
-    return rows * FORMATS[stored if stored in FORMATS else stored.replace("float8", "int8").split()[0]].element_bytes
+    if stored in FORMATS:
+        return rows * FORMATS[stored].element_bytes
+    bits = 4 if "int4" in stored else 3 if "int3" in stored else 8
+    block = int(stored.rpartition("blocks of ")[2]) if "blocks of" in stored else BLOCK
+    return rows * (bits / 8 + 4 / block)
 
 
-def run(problem_name, optimizer_name, window_name, seed):
+def run(problem_name, optimizer_name, window_name, seed, factor=1.0):
     stored, rows, share = WINDOWS[window_name]
+    decay = float(window_name.rpartition("decay ")[2]) if "decay" in window_name else 1.0
     problem = problem_class(problem_name)(seed, torch.device("cpu"))
-    steps, lr = STEPS[problem_name], LR[problem_name]
+    steps, lr = STEPS[problem_name], factor * LR[problem_name]
     with registered(share):
         if stored is None:
             spec = {"whiten(AdamW)": "AdamW", "whiten(Muon)": "MuonAndAdamW"}[optimizer_name]
         else:
-            spec = OPTIMIZERS[optimizer_name].format(f"window={rows}, window_dtype={stored!r}")
+            options = f"window={rows}, window_dtype={stored!r}" + (f", decay={decay}" if decay < 1 else "")
+            spec = OPTIMIZERS[optimizer_name].format(options)
         optimizer = optimizer_factory(spec)(list(problem.parameters()), lr)
         started = time.perf_counter()
         for step in range(steps):
@@ -178,29 +205,38 @@ def run(problem_name, optimizer_name, window_name, seed):
 
 
 def table(records):
-    """Mean final loss by window and optimizer, and its ratio to float32 rows of r = 20, as Markdown."""
+    """Mean final loss by window and optimizer, and its ratios to float32 rows, r = 20 and the same r, as Markdown.
+
+    Seeds from 10 on are for tuning and are left out.
+    """
+    records = [record for record in records if record["seed"] < 10]
     lines = []
     for problem, steps in STEPS.items():
         of_problem = [record for record in records if record["problem"] == problem]
         if not of_problem:
             continue
         optimizers = [name for name in OPTIMIZERS if any(record["optimizer"] == name for record in of_problem)]
-        lines += ["", f"### {problem}, {steps} steps, lr {LR[problem]:g}", ""]
-        head = [cell for name in optimizers for cell in (name, "±, seeds", "ratio")]
+        rates = {record["optimizer"]: record["lr"] for record in of_problem}
+        lines += ["", f"### {problem}, {steps} steps", ""]
+        names = [f"{name}, lr {rates[name]:g}" for name in optimizers]
+        head = [cell for name in names for cell in (name, "±, seeds", "ratio to r = 20", "ratio to the same r")]
         lines += ["| window | bytes per parameter | " + " | ".join(head) + " |", "|---" * (len(head) + 2) + "|"]
         for window in [w for w in WINDOWS if any(record["window"] == w for record in of_problem)]:
             cells = [window, f"{bytes_of(window):.1f}"]
             for optimizer in optimizers:
-                losses, base = (
+                losses, base, alike = (
                     {r["seed"]: r["loss"] for r in of_problem if (r["optimizer"], r["window"]) == (optimizer, name)}
-                    for name in (window, "float32, 20 rows")
+                    for name in (window, "float32, 20 rows", f"float32, {WINDOWS[window][1]} rows")
                 )
                 if not losses:
-                    cells += ["–", "–", "–"]
+                    cells += ["–"] * 4
                     continue
                 mean, spread = statistics.fmean(losses.values()), statistics.pstdev(losses.values())
-                ratio = mean / statistics.fmean(base[seed] for seed in losses)
-                cells += [f"{mean:.4g}", f"{spread:.1g}, {len(losses)}", f"{ratio:.3f}"]
+                cells += [f"{mean:.4g}", f"{spread:.1g}, {len(losses)}"]
+                for other in (base, alike):
+                    common = losses.keys() & other.keys()
+                    top, bottom = (sum(found[seed] for seed in common) for found in (losses, other))
+                    cells.append(f"{top / bottom:.3f}" if common else "–")
             lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -211,15 +247,17 @@ def main():
     parser.add_argument("--problems", default=",".join(STEPS))
     parser.add_argument("--optimizers", default=";".join(OPTIMIZERS))
     parser.add_argument("--windows", default=";".join(WINDOWS))
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", default="0,1,2", help="10 and 11 are for tuning, and not in the tables")
+    parser.add_argument("--factors", default="1", help="of the learning rate of each problem")
     parser.add_argument("--table", action="store_true", help="print the tables and run nothing")
     options = parser.parse_args()
     options.out.parent.mkdir(parents=True, exist_ok=True)
     records = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
-    done = {(r["problem"], r["optimizer"], r["window"], r["seed"]) for r in records}
+    done = {(r["problem"], r["optimizer"], r["window"], r["seed"], r["lr"] / LR[r["problem"]]) for r in records}
     cases = [
-        (problem, optimizer, window, seed)
-        for seed in range(options.seeds)
+        (problem, optimizer, window, seed, factor)
+        for seed in map(int, options.seeds.split(","))
+        for factor in map(float, options.factors.split(","))
         for problem in options.problems.split(",")
         for optimizer in options.optimizers.split(";")
         for window in options.windows.split(";")

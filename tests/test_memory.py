@@ -1,11 +1,13 @@
 """GGT.memory says before the first step which bytes the optimizer has after it."""
 
+import itertools
+
 import pytest
 import torch
 from helpers import words
 from torch import nn
 
-from torch_ggt import GGT, param_groups
+from torch_ggt import GGT, Whitening, param_groups
 from torch_ggt.finish import FINISHES, Finish
 from torch_ggt.memory import Memory, readable
 
@@ -23,7 +25,11 @@ class Complex(nn.Module):
 
 def bytes_after_a_step(parameters, **options):
     """(window, row, buffers, small): each storage of the state once, and the row."""
-    optimizer = GGT(parameters, **options)
+    return bytes_of(GGT(parameters, **options))
+
+
+def bytes_of(optimizer):
+    """What `bytes_after_a_step` says, after a step of ``optimizer``."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if parameter.requires_grad:
@@ -81,9 +87,9 @@ def _heavy():
 def test_the_bytes_are_those_of_a_real_optimizer(options, dtype):
     model = Complex(dtype)
     predicted = GGT.memory(model, **options)
-    assert predicted[1:] == bytes_after_a_step(model.parameters(), **options)
+    assert predicted[1:] == (*bytes_after_a_step(model.parameters(), **options), 0, 0)
     assert predicted.parameters == 7 * 13 + 13 + 3 * 5 * 3 + 5 + 1 + 2 * 45
-    assert predicted.total == sum(predicted[1:])
+    assert predicted.total == predicted.peak == sum(predicted[1:])
     with torch.device("meta"):
         assert GGT.memory(Complex(dtype), **options) == predicted  # nothing is allocated
 
@@ -97,7 +103,47 @@ def test_the_bytes_of_finishes(finish, history, scope):
     model.experts = nn.Parameter(torch.randn(3, 6, 5))
     options = {"history": history, "scope": scope, "window": 4}
     predicted = GGT.memory(param_groups(model, finish=finish), **options)
-    assert predicted[1:] == bytes_after_a_step(param_groups(model, finish=finish), **options)
+    assert predicted[1:] == (*bytes_after_a_step(param_groups(model, finish=finish), **options), 0, 0)
+
+
+@pytest.mark.parametrize("scope", ["model", "parameter"])
+@pytest.mark.parametrize("stored", ["float32", "bfloat16", "int8", "int4"])
+def test_the_bytes_of_whitening(stored, scope):
+    """With rows of few bytes the flat row is there only during a step, skipped or not; after it nothing is left."""
+    model = Complex()
+    optimizer = Whitening(model.parameters(), 7, window_dtype=stored, scope=scope)
+    predicted = Whitening.memory(model, window=7, window_dtype=stored, scope=scope)
+    row = GGT.memory(model, window=7, window_dtype=stored, scope=scope).row
+    assert predicted[1:5] == bytes_of(optimizer)
+    assert (predicted.row, predicted.lent) == ((0, row) if stored.startswith("int") else (row, 0))
+    assert predicted.peak == predicted.total + predicted.lent
+    next(model.parameters()).grad.fill_(torch.nan)
+    optimizer.step()
+    assert optimizer.skipped == 1
+    assert sum(block.row.untyped_storage().nbytes() for block in optimizer.attached_blocks()) == predicted.row
+
+
+def peak_of(step):
+    """The most bytes that ``step`` has allocated at a time, beyond those that were there before."""
+    with torch.profiler.profile(profile_memory=True) as profile:
+        step()
+    events = profile.profiler.kineto_results.events()
+    changes = [(event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]"]
+    return max(itertools.accumulate((change for _, change in sorted(changes)), initial=0))
+
+
+@pytest.mark.parametrize(("stored", "rows"), [("int8", 7), ("int4", 14)])
+def test_the_peak_of_whitening_at_eight_bytes(stored, rows):
+    """At most 8 bytes for each parameter stay. A step takes 4 more, and scratch whose size does not grow."""
+    model = nn.Linear(2000, 1000, bias=False)
+    optimizer = Whitening(model.parameters(), rows, window_dtype=stored)
+    predicted = Whitening.memory(model, window=rows, window_dtype=stored)
+    assert predicted.per_parameter <= 8
+    for _ in range(2):  # the first step makes the window and its scratch
+        model.weight.grad = torch.randn(1000, 2000)
+        peak = peak_of(optimizer.step)
+    assert sum(bytes_of(optimizer)) == predicted.total
+    assert predicted.lent <= peak <= predicted.lent + 8 * 2**20
 
 
 @pytest.mark.usefixtures("_heavy")

@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 import torch_ggt
 from ggt_lab.optimizers.paper_ggt import PaperGGT as GGT
 from torch_ggt import Window, backends, whiten
+from torch_ggt.backends import host_rows
+from torch_ggt.backends.host_rows import HostRows
 from torch_ggt.backends.plain import HostBackend, TorchBackend
 from torch_ggt.formats import BLOCK, FORMATS, format_of
-from torch_ggt.memory import allocate_window
+from torch_ggt.memory import allocate_window, check_host_rows
 from torch_ggt.reference import inverse_root
 
 CODED = {name: stored for name, stored in FORMATS.items() if stored.coded}
@@ -156,7 +158,7 @@ def test_a_hundred_steps_are_those_of_the_dense_matrix_of_the_stored_rows(name, 
     options = {"betas": betas, "eps": 1e-4, "jitter": 1e-3}  # the oracle computes with float32 rows in float64
     optimizer = GGT(
         parameters, lr=1.0, window=5, window_dtype=name, history=history, scope=scope, solver=solver,
-        adjust_lr_fn="original", **options,
+        adjust_lr_fn="original", finish="none", shrinkage=0.0, weight_decay=0.0, **options,
     )  # fmt: skip
     ages, entered = [], [torch.zeros(p.numel()) for p in parameters]
     for step in range(100):
@@ -194,7 +196,7 @@ def test_a_hundred_steps_are_those_of_the_dense_matrix_of_the_stored_rows(name, 
 def test_the_rows_are_the_nearest_that_the_format_has(name, history):
     generator = torch.Generator().manual_seed(1)
     parameter = torch.nn.Parameter(torch.zeros(3, 50))
-    optimizer = GGT([parameter], window=3, window_dtype=name, history=history, betas=(0.5, 1.0))
+    optimizer = GGT([parameter], window=3, window_dtype=name, history=history, betas=(0.5, 1.0), finish="none")
     expected, momentum = [], torch.zeros(150)
     for _ in range(5):
         gradients_of([parameter], generator)
@@ -214,7 +216,7 @@ MEMBERS = {
     "adagrad": torch_ggt.AdaGrad,
     "whiten": lambda p, **o: whiten(torch.optim.AdamW(p), **o),
     "adam": lambda p, **o: GGT(p, history="gradient", finish="adam", shrinkage="auto", **o),
-    "polar": lambda p, **o: GGT(p, finish="polar", **o),
+    "polar": lambda p, **o: GGT(p, history="momentum", finish="polar", **o),
 }
 
 
@@ -259,6 +261,108 @@ def assert_resumes(member, model, optimizer, **options):
     for other, again in twins:
         train(other, again, 6, seed=1)
         assert torch.equal(flat(other.parameters()), flat(model.parameters()))
+
+
+# ---- rows in host memory -------------------------------------------------------------------------------------------
+
+PLAIN_AND_CODED = ["float32", "bfloat16", "float64", "int8", "int4"]
+
+
+@pytest.fixture(params=[False, True], ids=["views", "staged"])
+def small_pieces(request, monkeypatch):
+    """Pieces of few columns; they are views, as on a CPU, or go through the two staging buffers, as on a GPU."""
+    made = HostRows.__init__
+
+    def make(self, store, stored, device, stage=None):
+        made(self, store, stored, device, request.param if stage is None else stage)
+
+    monkeypatch.setattr(host_rows, "STAGE", 600)
+    monkeypatch.setattr(HostRows, "__init__", make)
+
+
+@pytest.mark.parametrize("name", PLAIN_AND_CODED)
+@pytest.mark.parametrize("scope", ["model", "parameter"])
+@pytest.mark.usefixtures("small_pieces")
+def test_rows_in_host_memory_make_the_steps_of_rows_on_the_device(name, scope):
+    trained = []
+    for place in ("", "@host"):
+        parameters = [torch.nn.Parameter(torch.zeros(shape)) for shape in SHAPES]
+        generator = torch.Generator().manual_seed(1)
+        optimizer = GGT(
+            parameters, lr=1.0, window=4, window_dtype=name + place, scope=scope, history="momentum", finish="none",
+            shrinkage=0.0, weight_decay=0.0, betas=(0.9, 0.99),
+        )  # fmt: skip
+        for step in range(9):
+            gradients_of(parameters, generator)
+            if step == 5:
+                parameters[1].grad[3] = math.nan
+                with pytest.warns(UserWarning, match="skipped a step"):
+                    optimizer.step()
+                continue
+            optimizer.step()
+        assert optimizer.skipped == 1
+        trained.append(flat(parameters))
+    window = optimizer.attached_blocks()[0].window
+    assert len(list(window.rows.pieces(window.borders))) > 1
+    assert optimizer.param_groups[0]["window_dtype"] == name + "@host"
+    # Sums over pieces are rounded otherwise.
+    torch.testing.assert_close(trained[0], trained[1], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("member", MEMBERS)
+@pytest.mark.usefixtures("small_pieces")
+def test_every_member_resumes_with_rows_in_host_memory(member):
+    model = make_model()
+    optimizer = MEMBERS[member](model.parameters(), window=4, window_dtype="int8@host")
+    train(model, optimizer, 10)
+    assert_resumes(member, model, optimizer, window_dtype="int8@host", window=4)
+
+
+@pytest.mark.parametrize("stored", ["float32@host", "int4@host"])
+def test_a_piece_that_was_copied_ahead_is_copied_again_if_the_rows_have_changed(stored, monkeypatch):
+    monkeypatch.setattr(host_rows, "STAGE", 600)
+    window = Window(4, 320, dtype=stored)
+    window.rows.staged = True
+    for _ in range(3):
+        row = torch.randn(320)
+        window.push(row, window.measure(row), betas=(0.0, 1.0))
+    window.expand(torch.ones(4, dtype=torch.float64), torch.empty(320))  # copies the first pieces ahead
+    window.rows.write(0, torch.randn(320))
+    found = window.measure(row).products
+    torch.testing.assert_close(found, window.rows.double() @ window.row(2).double(), rtol=1e-12, atol=1e-12)
+
+
+def test_the_bytes_of_rows_in_host_memory(monkeypatch):
+    device, host = (GGT.memory(64_000, window_dtype=name, history="gradient") for name in ("int8", "int8@host"))
+    assert host == device._replace(host=device.window)
+    assert "in host" in str(host)
+    assert "in host" not in str(device)
+    whitening = torch_ggt.Whitening.memory(64_000, window_dtype="bfloat16@host")
+    assert (whitening.row, whitening.lent, whitening.host) == (0, 4 * 64_000, 40 * 64_000)
+    monkeypatch.setattr("torch_ggt.memory._free_bytes", lambda _: 10**9)
+    with pytest.raises(torch.OutOfMemoryError, match=r"in host memory\. It needs 10240000000 bytes .*=13 in int8@host"):
+        allocate_window(40, 64_000_000, "float32@host", torch.device("cpu"))
+    monkeypatch.setattr("torch_ggt.memory._free_bytes", lambda device: 10**9 if device.type == "cpu" else 10**10)
+    with pytest.raises(torch.OutOfMemoryError, match=r"On the device window=35 in torch.float32 or window=70"):
+        allocate_window(40, 64_000_000, "float32@host", torch.device("meta"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"cuda_graph": True}, "cuda_graph=True: a graph cannot wait"),
+        ({"capturable": True}, "capturable=True: a graph cannot wait"),
+    ],
+)
+def test_where_rows_in_host_memory_are_refused(options, message):
+    with pytest.raises(
+        ValueError, match=rf"window_dtype='int8@host' does not go with {message}.*Use window_dtype='int8'"
+    ):
+        GGT([torch.nn.Parameter(torch.zeros(3))], window_dtype="int8@host", **options)
+    with pytest.raises(ValueError, match="split over ranks"):
+        check_host_rows({"window_dtype": "bfloat16@host", "params": [], "capturable": False}, graph=False, split=True)
+    with pytest.raises(ValueError, match=r"window_dtype must be one of .* '@host' after it"):
+        GGT([torch.nn.Parameter(torch.zeros(3))], window_dtype="int8@card")
 
 
 # ---- state and memory ----------------------------------------------------------------------------------------------

@@ -20,6 +20,8 @@ p = 3) it is 343 times smaller. No integer can saturate, because |v|/s ≤ q^p. 
 ([-127, -125, -123], tensor(True))
 """
 
+import copy
+import functools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -33,6 +35,8 @@ __all__ = ["BLOCK", "FORMATS", "BlockFormat", "Coded", "Format", "PlainFormat", 
 BLOCK = ALIGNMENT
 """Columns that share a scale."""
 _WIDE = (torch.float64, torch.complex128)
+_PIECE = 2**16  # elements of a row that are encoded at a time: they stay in the cache of a CPU
+_GPU_PIECE = 2**24
 _SMALLEST = torch.finfo(torch.float32).tiny  # a scale below it has too few bits: such a block is stored as zeros
 
 
@@ -56,6 +60,7 @@ class Format:
         wide: the dtype of the row that enters the window, and of the step.
         element_bytes: bytes of one element of a row, its share of a scale included.
         coded: whether the rows are integers with scales (`Coded`), and not a tensor of numbers.
+        host: whether the rows stay in host memory, wherever the parameters are (`backends.host_rows`).
     """
 
     name: str
@@ -63,7 +68,7 @@ class Format:
     dtype: torch.dtype
     wide: torch.dtype
     element_bytes: float
-    coded = False
+    coded = host = False
 
     def __repr__(self) -> str:
         return str(self.option)
@@ -232,14 +237,21 @@ class Coded:
         """The rows as numbers in float64."""
         return self.read(torch.empty(self.shape, dtype=torch.float64, device=self.device))
 
+    def numbers(self) -> Tensor:
+        """The rows as numbers in float32."""
+        return self.format.decode(self.codes, self.scales)
+
     def stored(self, row: Tensor) -> Tensor:
         """The numbers that would be read if ``row`` (d,) were stored: float32."""
         return self.format.decode(*self.format.encode(row))
 
     def write(self, slot: int, row: Tensor) -> None:
-        """Store ``row`` (d,) in a slot."""
-        for store, new in zip((self.codes, self.scales), self.format.encode(row), strict=True):
-            store[slot].copy_(new)
+        """Store ``row`` (d,) in a slot; to encode it takes room for a piece of it only."""
+        per_byte, width = self.format.per_byte, _PIECE if row.device.type == "cpu" else _GPU_PIECE
+        for left in range(0, row.shape[0], width):
+            codes, scales = self.format.encode(row[left : left + width])
+            self.codes[slot].narrow(0, left // per_byte, codes.shape[0]).copy_(codes)
+            self.scales[slot].narrow(0, left // BLOCK, scales.shape[0]).copy_(scales)
 
     def zero_(self) -> "Coded":
         """Make all numbers zero."""
@@ -256,10 +268,25 @@ FORMATS: dict[str, Format] = {
 """The formats by name. A dtype stands for the format of its name."""
 
 
+@functools.cache
+def _on_host(stored: Format) -> Format:
+    """The same format in host memory."""
+    twin = copy.copy(stored)
+    twin.name = twin.option = f"{stored.name}@host"
+    twin.host = True
+    return twin
+
+
 def format_of(value: Any) -> Format:  # noqa: ANN401 - anything a user passes
-    """The format of a name or a dtype; raises KeyError for others."""
+    """The format of a name or a dtype; raises KeyError for others. "@host" after a name: in host memory.
+
+    >>> format_of("torch.bfloat16"), format_of("int8@host").host
+    (torch.bfloat16, True)
+    """
     if isinstance(value, torch.dtype) or (isinstance(value, str) and value.startswith("torch.")):
         value = str(value).removeprefix("torch.")
+    if isinstance(value, str) and value.endswith("@host"):
+        return _on_host(FORMATS[value.removesuffix("@host")])
     return FORMATS[value]
 
 

@@ -16,9 +16,10 @@ from torch_ggt.options import OPTIONS, check, check_agreement
 from torch_ggt.parameters import Group
 from torch_ggt.rules import RULES
 from torch_ggt.scopes import matrices
+from torch_ggt.sinks import Gradients
 from torch_ggt.window import Window
 
-__all__ = ["Memory", "allocate_window", "memory_of", "readable", "window_bytes"]
+__all__ = ["Memory", "allocate_window", "check_host_rows", "lends_row", "memory_of", "readable", "window_bytes"]
 
 
 class Memory(NamedTuple):
@@ -30,6 +31,8 @@ class Memory(NamedTuple):
         row: the vector that enters the window, and then the step.
         buffers: momentum, and what a finish remembers.
         small: the Gram matrices, the age weights and the counters.
+        lent: a ``row`` that is there only while a step is under way.
+        host: how many bytes of ``window`` are in host memory, wherever the parameters are.
     """
 
     parameters: int
@@ -37,11 +40,18 @@ class Memory(NamedTuple):
     row: int
     buffers: int
     small: int
+    lent: int = 0
+    host: int = 0
 
     @property
     def total(self) -> int:
-        """All bytes together."""
+        """All bytes that stay between steps."""
         return self.window + self.row + self.buffers + self.small
+
+    @property
+    def peak(self) -> int:
+        """All bytes while a step is under way. Some MB of scratch, and the arithmetic of a finish, are not counted."""
+        return self.total + self.lent
 
     @property
     def per_parameter(self) -> float:
@@ -50,12 +60,28 @@ class Memory(NamedTuple):
 
     def __str__(self) -> str:
         """A table: bytes, and bytes for each parameter."""
-        parts = [*((name, getattr(self, name)) for name in self._fields[1:]), ("total", self.total)]
+        parts = [(name, getattr(self, name)) for name in ("window", "row", "buffers", "small", "total")]
+        parts += [("peak", self.peak)] if self.lent else []
+        parts += [("in host", self.host)] if self.host else []
         lines = [f"{name:<8}{readable(count):>9}{count / self.parameters:>10.2f}" for name, count in parts]
         return "\n".join([f"{self.parameters:,} parameters; bytes in all, and for each:", *lines])
 
 
-def memory_of(model: Any, *, ranks: int = 1, **options: Any) -> Memory:  # noqa: ANN401 - see GGT.memory
+def lends_row(stored: Format, sink: Any) -> bool:  # noqa: ANN401 - a sink
+    """Whether the flat row is freed after each step: where rows take few bytes, in front of another optimizer.
+
+    To ask for its memory in each step takes time. So it stays where a window of plain numbers is much larger anyway.
+    """
+    return (stored.coded or stored.host) and isinstance(sink, Gradients)
+
+
+def memory_of(
+    model: Any,  # noqa: ANN401 - see GGT.memory
+    *,
+    ranks: int = 1,
+    sink: Any = None,  # noqa: ANN401 - where the steps go; None: into the parameters
+    **options: Any,  # noqa: ANN401 - of the table of options
+) -> Memory:
     """The arithmetic of `GGT.memory`: the flat tensors that `state.block` will make for these options."""
     if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
         raise ValueError(f"GGT.memory: ranks must be an int ≥ 1, got ranks={ranks!r}")
@@ -64,20 +90,26 @@ def memory_of(model: Any, *, ranks: int = 1, **options: Any) -> Memory:  # noqa:
     for matrix in matrices(groups):
         stored = row_format(matrix[0][0]["window_dtype"], [p for _, p in matrix])
         blocks.setdefault((id(matrix[0][0]), matrix[0][1].device, stored), []).append(matrix)
-    window = row = buffers = small = 0
+    window = row = buffers = small = lent = host = 0
     for (_, _, stored), block in blocks.items():
         group, members = block[0][0][0], [member for matrix in block for member in matrix]
         rule, size = RULES[group["history"]], group["window"]
         columns, wide = sum(_columns(p, ranks) for _, p in members), stored.wide.itemsize
         windows = 1 + len(rule.windows)
         window += windows * stored.bytes(size, columns)
-        row += columns * wide
+        host += windows * stored.bytes(size, columns) if stored.host else 0
+        if lends_row(stored, sink):
+            lent += columns * wide
+        else:
+            row += columns * wide
         for member in members:
             names, shapes = _finish_state(*member)
             buffers += (len(rule.buffers) + len(names)) * _columns(member[1], ranks) * wide
             small += sum((4 if key == "step" else wide) * torch.Size(shape).numel() for key, shape in shapes.items())
         small += 8 * len(block) * (windows * (size * size + 2 * size + 2) + 1)  # K, two weights, two counters; skipped
-    return Memory(sum(whole(p).numel for group in groups for p in group["params"]), window, row, buffers, small)
+    return Memory(
+        sum(whole(p).numel for group in groups for p in group["params"]), window, row, buffers, small, lent, host
+    )
 
 
 def _finish_state(group: Group, parameter: Tensor) -> tuple[tuple[str, ...], dict[str, tuple[int, ...]]]:
@@ -129,6 +161,29 @@ def _columns(parameter: Tensor, ranks: int) -> int:
     return -(-torch.Size(sizes).numel() // ALIGNMENT) * ALIGNMENT
 
 
+def check_host_rows(group: Group, *, graph: bool, split: bool) -> None:
+    """Raise ValueError if a param group asks for rows in host memory where the host may not write them.
+
+    Args:
+        group: the param group.
+        graph: whether the optimizer makes a CUDA graph of its step.
+        split: whether it has a process group, over which windows are split.
+    """
+    stored = row_format(group["window_dtype"], group["params"])
+    reasons = {
+        "cuda_graph=True: a graph cannot wait for the host": graph,
+        "capturable=True: a graph cannot wait for the host": group["capturable"],
+        "a window that is split over ranks": split or any(map(is_dtensor, group["params"])),
+    }
+    for reason, holds in reasons.items():
+        if stored.host and holds:
+            raise ValueError(
+                f"GGT: window_dtype={stored.name!r} does not go with {reason}. The host writes each row into host "
+                "memory, when it knows that the step is taken. Use "
+                f"window_dtype={stored.name.removesuffix('@host')!r} there, or fewer bytes with 'int8' or 'int4'."
+            )
+
+
 def window_bytes(size: int, columns: int, dtype: torch.dtype | str) -> int:
     """The number of bytes of the rows of a window, of a dtype or of the name of a format."""
     return format_of(dtype).bytes(size, columns)
@@ -138,31 +193,45 @@ def allocate_window(
     size: int, columns: int, dtype: torch.dtype | str, device: torch.device, borders: Sequence[int] | None = None
 ) -> Window:
     """Make a window. If memory is short, the error says how many bytes it needs and which r or format would fit."""
+    stored = format_of(dtype)
+    wanted = stored.bytes(size, columns)
+    place = torch.device("cpu") if stored.host else device
+    needs = (
+        f"GGT: no memory for the window {'in host memory' if stored.host else f'on {device}'}. It needs {wanted} bytes "
+        f"({readable(wanted)}): window={size} rows × {columns} elements × {stored.element_bytes:g} bytes of {stored}."
+    )
+    if stored.host and wanted > (_free_bytes(place) or wanted):  # a host promises more than it has
+        raise torch.OutOfMemoryError(f"{needs} {_advice(columns, stored, device)}")
     try:
         return Window(size, columns, borders=borders, dtype=dtype, device=device)
     except RuntimeError as error:  # a CPU allocation that fails is a plain RuntimeError
-        stored = format_of(dtype)
-        wanted, free = stored.bytes(size, columns), _free_bytes(device)
+        free = _free_bytes(place)
         if not isinstance(error, torch.OutOfMemoryError) and (free is None or wanted <= free):
             raise
-        raise torch.OutOfMemoryError(
-            f"GGT: no memory for the window on {device}. It needs {wanted} bytes ({readable(wanted)}): window={size} "
-            f"rows × {columns} elements × {stored.element_bytes:g} bytes of {stored}. {_advice(columns, stored, free)}"
-        ) from error
+        raise torch.OutOfMemoryError(f"{needs} {_advice(columns, stored, device)}") from error
 
 
-def _advice(columns: int, stored: Format, free: int | None) -> str:
+def _advice(columns: int, stored: Format, device: torch.device) -> str:
+    """What would fit where the rows should go, and in the other memory if the device is not the host."""
+    host = torch.device("cpu")
+    free = _free_bytes(host if stored.host else device)
     if free is None:
         return "Use a smaller window, or window_dtype=torch.bfloat16, 'int8' or 'int4'."
-    smaller = [found for found in FORMATS.values() if found.element_bytes < min(4, stored.element_bytes)]
-    fits = [
-        f"window={rows} in {candidate}"
-        for candidate in (stored, *smaller)
-        if (rows := int(0.9 * free / max(1, columns * candidate.element_bytes))) >= 1
-    ]
-    if fits:
-        return f"{readable(free)} are free: {' or '.join(fits)} would fit."
-    return f"{readable(free)} are free, too little for one row: use a scope of fewer parameters or SGD."
+    fits = _fits(columns, stored, free, "@host" if stored.host else "")
+    words = f"{readable(free)} are free{f': {fits} would fit.' if fits else ', too little for one row:'}"
+    other = None if device == host else _free_bytes(device if stored.host else host)
+    there = _fits(columns, stored, other or 0, "" if stored.host else "@host")
+    if there:
+        return f"{words} {'On the device' if stored.host else 'In host memory'} {there} would fit."
+    return words if fits else f"{words} use a scope of fewer parameters or SGD."
+
+
+def _fits(columns: int, stored: Format, free: int, suffix: str) -> str:
+    """Which windows fit, in this format and in smaller ones; "" if none does."""
+    names = [stored.name.removesuffix("@host")]
+    names += [name for name, found in FORMATS.items() if found.element_bytes < min(4, stored.element_bytes)]
+    found = [(name, int(0.9 * free / max(1, columns * FORMATS[name].element_bytes))) for name in names]
+    return " or ".join(f"window={rows} in {format_of(name + suffix)}" for name, rows in found if rows >= 1)
 
 
 def _free_bytes(device: torch.device) -> int | None:

@@ -116,7 +116,8 @@ def stored_as(name: str, value: Any) -> torch.dtype | str | None:  # noqa: ANN40
         return format_of(value).option
     except (KeyError, TypeError):
         allowed = ", ".join(["None", *(repr(found.option) for found in FORMATS.values())])
-        raise ValueError(f"GGT: {name} must be one of {allowed}, got {name}={value!r}") from None
+        remedy = "; a name with '@host' after it keeps the rows in host memory"
+        raise ValueError(f"GGT: {name} must be one of {allowed}, got {name}={value!r}{remedy}") from None
 
 
 def pair_of_betas(name: str, value: Any) -> Any:  # noqa: ANN401 - anything a user passes

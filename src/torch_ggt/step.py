@@ -26,6 +26,7 @@ from torch.optim.optimizer import Optimizer, ParamsT
 from torch_ggt.backends.cuda_graph import StepGraph
 from torch_ggt.distributed.columns import Columns, existing_group
 from torch_ggt.finish import finished
+from torch_ggt.memory import check_host_rows
 from torch_ggt.options import OPTIONS, check, check_agreement, check_flag
 from torch_ggt.parameters import Group
 from torch_ggt.sinks import Gradients, Parameters
@@ -144,13 +145,11 @@ def solve(block: Block, a: Tensor) -> Tensor:
 
 def expand(block: Block, c: Tensor, taken: Tensor) -> None:
     """u = G c, flat, over the row that is no longer needed."""
-    window, kept = block.window, None
-    if window.format.coded:
-        c, kept = window.keep_whole_row(c, block.newest, block.row)  # what rounding has cut off stays in the step
-    wide = block.options["jitter"] < _SAFE_JITTER
-    step = block.backend.expand(window.rows, window.decay * c, window.gram, block.row, window.borders, wide=wide)
-    if kept is not None:
-        step.add_(kept)
+    window, coded, wide = block.window, block.window.format.coded, block.options["jitter"] < _SAFE_JITTER
+    if coded:
+        c = window.keep_whole_row(c, block.newest, block.row)  # what rounding has cut off stays in the step
+    weights, gram = window.decay * c, window.gram
+    step = block.backend.expand(window.rows, weights, gram, block.row, window.borders, wide=wide, add=coded)
     if block.longest is not None:
         window.shorten(step, block.longest, block.columns.total)
     if block.rule.follow is not None:
@@ -201,6 +200,7 @@ class FullMatrixOptimizer(Optimizer):
         try:
             check(self.param_groups[-1])
             check_agreement(self.param_groups)
+            check_host_rows(self.param_groups[-1], graph=self._graph.wanted, split=self.process_group is not None)
         except (TypeError, ValueError):
             self.param_groups.pop()
             raise
@@ -229,8 +229,16 @@ class FullMatrixOptimizer(Optimizer):
                 loss = closure()
         self._consolidated = None
         blocks = self._live.ready(self.param_groups, self.state)
-        if blocks and not (self._graph.wanted and self._replayed(blocks)):
-            advance(blocks, self._live.columns, self._refused)
+        for block in blocks:
+            if block.lends_row:
+                block.take_row()
+        try:
+            if blocks and not (self._graph.wanted and self._replayed(blocks)):
+                advance(blocks, self._live.columns, self._refused)
+        finally:
+            for block in blocks:
+                if block.lends_row:
+                    block.give_row_back()
         return loss
 
     def _replayed(self, blocks: list[Block]) -> bool:

@@ -19,6 +19,7 @@ import torch
 from torch.optim.optimizer import Optimizer, ParamsT
 
 from torch_ggt.front_end import FrontEnd, attach, groups_of
+from torch_ggt.memory import Memory, memory_of
 from torch_ggt.sinks import Gradients
 from torch_ggt.step import FullMatrixOptimizer
 
@@ -49,8 +50,8 @@ class Whitening(FullMatrixOptimizer):
         keep_norm: the whitened gradient has the length of the raw one, so that clipping, coupled weight decay and the
             learning rate of SGD keep their meaning. False: GGᵀ is divided by the number of rows, and the length is
             near one, whatever the scale of the loss.
-        window_dtype: torch.float32, torch.bfloat16, torch.float64, or the name of one; or "int8" or "int4", see
-            docs/row_formats.md.
+        window_dtype: torch.float32, torch.bfloat16, torch.float64, or the name of one; or "int8" or "int4". With
+            "@host" after the name the rows are in host memory. See docs/row_formats.md.
         scope: one full matrix for the whole "model", for each param "group", or for each "parameter".
         solver: "eigh", "cholesky", or "auto".
         process_group: for models that are alike on several ranks (DDP): the ranks over which the window is split, or
@@ -95,6 +96,31 @@ class Whitening(FullMatrixOptimizer):
             history="newest",
             process_group=process_group,
         )
+
+    @classmethod
+    def memory(
+        cls,
+        model: Any,  # noqa: ANN401 - see GGT.memory
+        *,
+        window: int = 20,
+        window_dtype: torch.dtype | str | None = None,
+        scope: str = "model",
+        ranks: int = 1,
+    ) -> Memory:
+        """The bytes of the state of this front-end, as `GGT.memory` counts them; the optimizer behind it has its own.
+
+        Example:
+            >>> print(Whitening.memory(5_300_032, window=7, window_dtype="int8"))
+            5,300,032 parameters; bytes in all, and for each:
+            window    39.4 MB      7.44
+            row           0 B      0.00
+            buffers       0 B      0.00
+            small       528 B      0.00
+            total     39.4 MB      7.44
+            peak      60.6 MB     11.44
+        """
+        options = {"window": window, "window_dtype": window_dtype, "scope": scope, "history": "newest"}
+        return memory_of(model, ranks=ranks, sink=cls.sink, finish="none", **options)
 
     @torch.no_grad()
     def __call__(self) -> None:

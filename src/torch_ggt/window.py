@@ -12,12 +12,13 @@ import copy
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from torch_ggt import backends
+from torch_ggt.backends.host_rows import HostRows, HostRowsBackend
 from torch_ggt.backends.plain import Scratch, TorchBackend, column_slices
 from torch_ggt.formats import Coded, format_of
 
@@ -44,7 +45,7 @@ class GramRow(NamedTuple):
 class Part:
     """What a window holds of one matrix: views."""
 
-    rows: Tensor | Coded
+    rows: Tensor | Coded | HostRows
     gram: Tensor
     decay: Tensor
     momentum: Tensor
@@ -61,12 +62,13 @@ class Window:
         borders: for several full matrices: the first column of each, and d; length B + 1. All shapes below then have B
             where they have "...". None: one matrix, and nothing where they have "...".
         dtype: how rows are stored: a dtype, or the name of a format (`formats.FORMATS`).
-        device: where all of it lives.
+        device: where all of it lives; but rows of a format "…@host" are in host memory.
         backend: what carries out the two passes; None: the one for ``device``.
 
     Attributes:
-        rows: W, shape (r, d): a tensor, or integers with scales. The Gram matrix belongs to the rows *as stored*,
-            rounding included.
+        rows: W, shape (r, d): a tensor, integers with scales, or one of these in host memory. The Gram matrix belongs
+            to the rows *as stored*, rounding included.
+        store: the tensor, or the integers with scales, wherever they are.
         gram: K = W Wᵀ, shape (..., r, r), float64.
         decay, momentum: β₂ and β₁, once for each step of age, shape (..., r), float64; 0 for rows not yet written. They
             are state, so that betas may change at every step.
@@ -93,10 +95,16 @@ class Window:
         backend: TorchBackend | None = None,
     ) -> None:
         batch = () if borders is None else (len(borders) - 1,)
-        self.backend = backends.choose(torch.device(device)) if backend is None else backend
-        self.borders = None if borders is None else tuple(borders)
         self.format = format_of(dtype)
-        self.rows = self.format.allocate(size, columns, device)
+        if backend is None:
+            backend = backends.choose(torch.device(device))
+        self.backend = HostRowsBackend(backend) if self.format.host else backend
+        self.borders = None if borders is None else tuple(borders)
+        if self.format.host:
+            self.rows: Any = HostRows.allocate(self.format, size, columns, torch.device(device))
+            self.store = self.rows.store
+        else:
+            self.store = self.rows = self.format.allocate(size, columns, device)
         self.gram = torch.zeros(*batch, size, size, dtype=torch.float64, device=device)
         self.decay = torch.zeros(*batch, size, dtype=torch.float64, device=device)
         self.momentum = torch.zeros(*batch, size, dtype=torch.float64, device=device)
@@ -146,7 +154,7 @@ class Window:
     def row(self, slot: int) -> Tensor:
         """A stored row (d,) as numbers."""
         one = self.rows[slot : slot + 1]
-        return (one.format.decode(one.codes, one.scales) if isinstance(one, Coded) else one)[0]
+        return (one if isinstance(one, Tensor) else one.numbers())[0]
 
     def squares(self) -> Tensor:
         """What the columns that are here add to the diagonal of K, (..., r)."""
@@ -216,8 +224,8 @@ class Window:
         pieces = [step] if self.borders is None else [step[part] for part in column_slices(self.borders)]
         torch._foreach_mul_(pieces, factors.reshape(-1).unbind())
 
-    def keep_whole_row(self, coefficients: Tensor, newest: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
-        """c - κ e_newest, and κ v: together they make the step G c + κ (v - w), where w is v as it was stored.
+    def keep_whole_row(self, coefficients: Tensor, newest: Tensor, row: Tensor) -> Tensor:
+        """c - κ e_newest, and κ v in the place of v: together they make the step G c + κ (v - w), w is v as stored.
 
         κ = (G c)·w/(w·w) is the share of the newest row in G c. So what rounding has cut off from v is in the step: a
         coordinate that is too small for its block still moves. The step becomes longer by at most ‖v - w‖/‖w‖.
@@ -225,18 +233,17 @@ class Window:
         Args:
             coefficients: c, shape (..., r).
             newest: e_newest, shape (..., r), all zeros where no row was taken.
-            row: v, shape (d,).
+            row: v, shape (d,); becomes κ v.
         """
         moment = self.moment()
         product = ((moment @ coefficients[..., None]).squeeze(-1) * newest).sum(-1)
         square = (moment.diagonal(dim1=-2, dim2=-1) * newest).sum(-1)
         share = torch.where(square > 0, product / square, 0.0)
-        kept = row.clone()
-        parts = [kept] if self.borders is None else [kept[part] for part in column_slices(self.borders)]
-        torch._foreach_mul_(parts, list(share.to(kept.dtype).reshape(-1).unbind()))
+        parts = [row] if self.borders is None else [row[part] for part in column_slices(self.borders)]
+        torch._foreach_mul_(parts, list(share.to(row.dtype).reshape(-1).unbind()))
         if not self.backend.sees_numbers:
-            kept.nan_to_num_(0.0, 0.0, 0.0)  # a row that is not finite is not taken, and 0·NaN is no zero
-        return coefficients - share[..., None] * newest, kept
+            row.nan_to_num_(0.0, 0.0, 0.0)  # a row that is not finite is not taken, and 0·NaN is no zero
+        return coefficients - share[..., None] * newest
 
     def singular_values(self) -> Tensor:
         """The singular values of G, descending, shape (..., r), float64."""

@@ -294,3 +294,26 @@ def test_the_second_device():
         twin.give_gradients(step)
         twin.optimizer.step()
     assert torch.equal(run.values(), twin.values())
+
+
+@pytest.mark.parametrize("stored", ["float32", "bfloat16", "int8", "int4"])
+@pytest.mark.parametrize("scope", ["model", "parameter"])
+def test_rows_in_host_memory_make_the_steps_of_rows_on_the_gpu(stored, scope, monkeypatch):
+    """Pieces go through the staging buffers, and a skipped step leaves nothing behind. Not run on a GPU so far."""
+    monkeypatch.setattr("torch_ggt.backends.host_rows.STAGE", 4096)
+    trained = []
+    for place in ("", "@host"):
+        generator = torch.Generator("cuda").manual_seed(0)
+        parameters = [nn.Parameter(torch.zeros(shape, device="cuda")) for shape in SHAPES]
+        optimizer = GGT(parameters, lr=1.0, window=4, window_dtype=stored + place, scope=scope)
+        for step in range(12):
+            for parameter in parameters:
+                parameter.grad = torch.randn(parameter.shape, device="cuda", generator=generator)
+            if step == 6:
+                parameters[1].grad[2] = torch.nan
+            optimizer.step()
+        assert optimizer.skipped == 1
+        trained.append(torch.cat([parameter.detach().flatten() for parameter in parameters]))
+    rows = optimizer.attached_blocks()[0].window.rows
+    assert rows.store.device.type == "cpu" if stored.startswith("int") else rows.store.is_pinned()
+    torch.testing.assert_close(trained[0], trained[1], rtol=1e-4, atol=1e-5)

@@ -71,6 +71,18 @@ def test_a_users_file_is_counted(tmp_path):
 # ---- arithmetic ------------------------------------------------------------------------------------------------------
 
 
+def test_rows_in_host_memory():
+    """They take no bytes of the GPU, and the passes are as fast as the bus; GPUs cannot share them."""
+    options = {"window": 10, "calibration": SIMPLE, "memory": 10e9}
+    here, there = (make_plan(10**8, dtype=dtype, **options) for dtype in ("bfloat16", "bfloat16@host"))
+    assert (there.window_bytes, there.host_bytes) == (0, here.window_bytes)
+    assert here.host_bytes == 0
+    assert there.total_bytes == here.total_bytes - here.window_bytes
+    assert there.passes_s == pytest.approx(2 * 2e9 / 50e9)
+    with pytest.raises(ValueError, match="cannot be in host memory, got gpus=2"):
+        make_plan(10**8, dtype="int8@host", gpus=2, **options)
+
+
 def test_one_gpu_by_hand():
     plan = make_plan(10**8, window=10, dtype="bfloat16", calibration=SIMPLE, memory=10e9)
     assert plan.window_bytes == 2e9

@@ -28,7 +28,8 @@ class PlanCommand:
     window: int = 20
     """r, how many gradients the window holds."""
     dtype: str = "float32"
-    """How rows are stored: float32, bfloat16 with half the bytes, int8 with a quarter, or int4 with an eighth."""
+    """How rows are stored: float32, bfloat16 with half the bytes, int8 with a quarter, or int4 with an eighth.
+    "int8@host" and the like keep the rows in host memory."""
     history: str = "gradient"
     """What the window stores: momentum, or gradient. Momentum needs a buffer of its own."""
     finish: str | None = None
@@ -44,6 +45,8 @@ class PlanCommand:
     """The memory of one GPU."""
     bandwidth: str | None = None
     """The bandwidth of a copy in a GPU's memory; by default as measured on the GPU of the records."""
+    host_bandwidth: str = "50GB/s"
+    """The bandwidth from pinned host memory to the GPU, for rows in host memory. It was not measured."""
     network_bandwidth: str = "50GB/s"
     """The bandwidth between GPUs, per GPU."""
     network_latency: str = "30us"
@@ -69,6 +72,7 @@ class PlanCommand:
             replicated=self.replicated,
             memory=parse_bytes(self.memory, "memory"),
             bandwidth=None if self.bandwidth is None else parse_bytes(self.bandwidth, "bandwidth", per_second=True),
+            host_bandwidth=parse_bytes(self.host_bandwidth, "host bandwidth", per_second=True),
             network_bandwidth=parse_bytes(self.network_bandwidth, "network bandwidth", per_second=True),
             network_latency=parse_seconds(self.network_latency, "network latency"),
         )
@@ -82,7 +86,11 @@ class PlanCommand:
             f"Predicted from {len(errors)} measured steps on {calibration.hardware}. Each of them, predicted from the "
             f"others, is off by {typical:.1%} (median) and {worst:.1%} (worst)."
         )
-        if plan.dtype not in calibration.factors:
+        if plan.host_bytes:
+            say(
+                f"The rows are in host memory. Its bandwidth is taken to be {self.host_bandwidth}: it was not measured."
+            )
+        elif plan.dtype not in calibration.factors:
             say(f"No step with rows in {plan.dtype} was measured: its passes are taken to be as near to the bandwidth.")
         if calibration.assumed:
             say(f"Guessed, because no case tells: {', '.join(calibration.assumed)}.")
@@ -120,7 +128,7 @@ def _calibration(folders: Sequence[Path]) -> "tuple[Calibration, list[float]]":
 def _show_plan(plan: "Plan") -> None:
     share = f", shared by {plan.gpus} GPUs; of each GPU:" if plan.gpus > 1 else ""
     sizes = [
-        ("window", plan.window_bytes),
+        ("window in host memory", plan.host_bytes) if plan.host_bytes else ("window", plan.window_bytes),
         ("other state", plan.state_bytes),
         *([(f"state of {plan.whiten}", plan.wrapped_bytes)] if plan.whiten else []),
         ("parameters, gradients", plan.model_bytes),

@@ -16,7 +16,7 @@ class ScaleCommand:
     window: int = 20
     """r, how many gradients the window holds."""
     dtype: str = "bfloat16"
-    """The number type of the window: bfloat16 or float32."""
+    """The number type of the window: float32, bfloat16, int8 or int4."""
     out: Path = Path("out/scale")
     """Where scale.md, scale.json and the figure go."""
 

@@ -13,7 +13,7 @@ from torch_ggt import GGT
 __all__ = ["DTYPES", "WRAPPED", "Plan", "largest_window", "make_plan"]
 
 DTYPES = ("float32", "bfloat16", "int8", "int4")
-"""The number types of a window."""
+"""The number types of a window. "@host" after one of them keeps the rows in host memory."""
 
 WRAPPED = {"adamw": 8, "muon": 4, "sgd": 0, "sgd-momentum": 4}
 """Optimizers that the window can whiten gradients for, and the bytes per parameter of their own state in float32."""
@@ -40,7 +40,9 @@ class Plan:
     finish: str
     """What becomes of each tensor's step."""
     window_bytes: float
-    """The rows of the window."""
+    """The rows of the window that are in the memory of the GPU."""
+    host_bytes: float
+    """The rows of the window that are in host memory."""
     state_bytes: float
     """Momentum and what a finish remembers, the row that waits to be written, and the r × r matrices."""
     wrapped_bytes: float
@@ -98,6 +100,7 @@ def make_plan(
     replicated: bool = False,
     memory: float = 141e9,
     bandwidth: float | None = None,
+    host_bandwidth: float = 50e9,
     network_bandwidth: float = 50e9,
     network_latency: float = 3e-5,
 ) -> Plan:
@@ -106,7 +109,7 @@ def make_plan(
     Args:
         parameters: d.
         window: r.
-        dtype: one of `DTYPES`.
+        dtype: one of `DTYPES`, with or without "@host".
         calibration: the measured constants.
         history: what the window stores, as in GGT. Whitening has gradients in the window, and no momentum.
         finish: what becomes of each tensor's step, as in GGT. Its bytes are counted, its time is not. None: "adam", and
@@ -118,6 +121,8 @@ def make_plan(
             be gathered. False if parameters and gradients are split like the window (fully sharded).
         memory: bytes of a GPU.
         bandwidth: bytes per second of a GPU's memory; the bandwidth of the calibration if None.
+        host_bandwidth: bytes per second from pinned host memory to a GPU. It limits the passes over rows in host
+            memory. The default is what a slot of PCIe 5 with 16 lanes reaches; we have not measured it.
         network_bandwidth: bytes per second between GPUs, per GPU.
         network_latency: seconds of a collective of a few numbers.
 
@@ -127,8 +132,12 @@ def make_plan(
     for name, value in (("parameters", parameters), ("window", window), ("gpus", gpus)):
         if value < 1:
             raise ValueError(f"{name} must be from 1 on, got {value}")
-    if dtype not in DTYPES:
-        raise ValueError(f"dtype must be {' or '.join(DTYPES)}, got {dtype!r}")
+    kind, on_host = dtype.removesuffix("@host"), dtype.endswith("@host")
+    if kind not in DTYPES:
+        words = f"dtype must be {' or '.join(DTYPES)}, got {dtype!r}"
+        raise ValueError(f"{words}; '@host' after it is for rows in host memory")
+    if on_host and gpus > 1:
+        raise ValueError(f"a window that GPUs share cannot be in host memory, got gpus={gpus} and dtype={dtype!r}")
     if whiten is not None and whiten not in WRAPPED:
         raise ValueError(f"whiten must be {', '.join(WRAPPED)} or nothing, got {whiten!r}")
     if finish is None:
@@ -144,7 +153,7 @@ def make_plan(
     history = "gradient" if whiten else history
     window_bytes, state_bytes = _bytes(parameters, window, dtype, history=history, finish=finish, gpus=gpus)
     budget = _USABLE * memory - model - wrapped
-    total = device_seconds(calibration, columns, window, dtype, speed)
+    total = device_seconds(calibration, columns, window, kind, speed)
     traffic, solve = TRAFFIC * columns / speed, calibration.solve_s(window)
     collectives = 0.0
     if gpus > 1:
@@ -160,12 +169,13 @@ def make_plan(
         gpus=gpus,
         whiten=whiten,
         finish=finish,
-        window_bytes=float(window_bytes),
+        window_bytes=0.0 if on_host else float(window_bytes),
+        host_bytes=float(window_bytes) if on_host else 0.0,
         state_bytes=float(state_bytes),
         wrapped_bytes=float(wrapped),
         model_bytes=float(model),
         memory=memory,
-        passes_s=total - traffic - solve - calibration.small_s,
+        passes_s=2 * window_bytes / host_bandwidth if on_host else total - traffic - solve - calibration.small_s,
         traffic_s=traffic,
         solve_s=solve,
         launch_s=calibration.small_s,
@@ -178,7 +188,7 @@ def make_plan(
 
 
 def _bytes(parameters: int, window: int, dtype: str, *, history: str, finish: str, gpus: int) -> tuple[int, int]:
-    """(bytes of the rows, bytes of all other state and of the solver's scratch) of one GPU."""
+    """(bytes of the rows, bytes of all other state and of the solver's scratch) of one GPU, while a step is made."""
     memory = GGT.memory(parameters, window=window, window_dtype=dtype, history=history, finish=finish, ranks=gpus)
     return memory.window, memory.total - memory.window + 8 * _NODES * window**2
 

@@ -21,7 +21,7 @@ _log = logging.getLogger("torch_ggt")
 
 @functools.cache
 def choose(device: torch.device) -> TorchBackend:
-    """The backend for a device.
+    """The backend for a device; `HostRowsBackend` has it do the arithmetic of rows that are in host memory.
 
     Triton serves where it works: on an NVIDIA GPU that is new enough. ``TORCH_GGT_TRITON=0`` in the environment turns
     it off.

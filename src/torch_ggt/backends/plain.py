@@ -44,7 +44,7 @@ def gram_row(
     if borders is not None:
         return torch.stack([gram_row(rows[:, part], row[part]) for part in column_slices(borders)])
     if isinstance(rows, Coded):
-        return gram_row_by_blocks(rows, rows.stored(row), scratch)
+        return gram_row_by_blocks(rows, row, scratch)
     row = row.to(rows.dtype)
     if rows.dtype == torch.float64:
         return torch.cat([torch.mv(rows, row), torch.dot(row, row)[None]])
@@ -56,13 +56,14 @@ def gram_row(
 
 
 def gram_row_by_blocks(rows: Tensor | Coded, row: Tensor, scratch: "Scratch | None" = None) -> Tensor:
-    """`gram_row` for one matrix; a block of rows is widened to float64 at a time."""
+    """`gram_row` for one matrix; a block of rows is widened to float64 at a time, and of v where it must be rounded."""
     scratch = Scratch() if scratch is None else scratch
     if scratch.buffer is None:
         scratch.fit(rows)
     size, columns = rows.shape
     if scratch.whole is not None:  # the window of a small model: its step is the time of calls like these
-        products, piece = scratch.whole.new_empty(size + 1), row.double()
+        products = scratch.whole.new_empty(size + 1)
+        piece = (rows.stored(row) if isinstance(rows, Coded) else row).double()
         block = rows.read(scratch.whole) if isinstance(rows, Coded) else scratch.whole.copy_(rows)
         torch.mv(block, piece, out=products[:-1])
         products[-1] = torch.dot(piece, piece)
@@ -70,7 +71,8 @@ def gram_row_by_blocks(rows: Tensor | Coded, row: Tensor, scratch: "Scratch | No
     products = torch.zeros(size + 1, dtype=torch.float64, device=rows.device)
     for left in range(0, columns, scratch.width):
         width = min(scratch.width, columns - left)
-        piece = row.narrow(0, left, width).double()
+        piece = row.narrow(0, left, width)
+        piece = (rows.stored(piece) if isinstance(rows, Coded) else piece).double()
         for top in range(0, size, scratch.height):
             height = min(scratch.height, size - top)
             source = rows.narrow(0, top, height).narrow(1, left, width)
@@ -89,17 +91,18 @@ def expand(
     borders: Sequence[int] | None = None,
     *,
     wide: bool = False,
+    add: bool = False,
 ) -> Tensor:
     """Wᵀ c into ``out`` (d,), for float64 coefficients c (r,); ``gram`` is W Wᵀ.
 
     With ``borders`` c is (B, r) and ``gram`` (B, r, r); columns before the first border are left alone. ``wide`` asks
-    for sums in float64 whatever the rows are.
+    for sums in float64 whatever the rows are. ``add`` adds to what ``out`` holds; it is for rows of integers alone.
     """
     if borders is not None:
         for index, part in enumerate(column_slices(borders)):
-            expand(rows[:, part], coefficients[index], gram[index], out[part], wide=wide)
+            expand(rows[:, part], coefficients[index], gram[index], out[part], wide=wide, add=add)
     elif isinstance(rows, Coded):
-        expand_by_blocks(rows, coefficients, out)
+        expand_by_blocks(rows, coefficients, out, add=add)
     elif rows.dtype == torch.float64:
         torch.mv(rows.t(), coefficients, out=out)
     elif (
@@ -122,12 +125,12 @@ def expand(
     return out
 
 
-def expand_by_blocks(rows: Tensor | Coded, coefficients: Tensor, out: Tensor) -> None:
+def expand_by_blocks(rows: Tensor | Coded, coefficients: Tensor, out: Tensor, *, add: bool = False) -> None:
     scratch = Scratch()
     scratch.fit(rows)
     for left in range(0, rows.shape[1], scratch.width):
         columns = slice(left, left + scratch.width)
-        piece = torch.zeros_like(out[columns], dtype=torch.float64)
+        piece = out[columns].double() if add else torch.zeros_like(out[columns], dtype=torch.float64)
         for top in range(0, rows.shape[0], scratch.height):
             source = rows[top : top + scratch.height, columns]
             block = scratch.buffer[: source.numel()].view(source.shape)  # type: ignore[index]
@@ -299,10 +302,10 @@ class HostBackend(TorchBackend):
                 continue
             slot = int(part.position)
             own_row = row if columns is None else row[columns]
-            if isinstance(part.rows, Coded):
-                part.rows.write(slot, own_row)
-            else:
+            if isinstance(part.rows, Tensor):
                 part.rows[slot].copy_(own_row)
+            else:
+                part.rows.write(slot, own_row)
             if carry is not None:
                 target, source = carry if columns is None else (carry[0][columns], carry[1][columns])
                 target.copy_(source)

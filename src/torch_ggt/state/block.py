@@ -17,7 +17,7 @@ from torch_ggt.distributed.pieces import Piece, whole
 from torch_ggt.finish import Finish, resolve
 from torch_ggt.formats import Format, format_of, row_format
 from torch_ggt.layout import ALIGNMENT, Layout
-from torch_ggt.memory import allocate_window
+from torch_ggt.memory import allocate_window, lends_row
 from torch_ggt.parameters import Group, Member, common_device, describe
 from torch_ggt.rules import RULES
 from torch_ggt.sinks import Gradients, Parameters
@@ -143,10 +143,14 @@ class Block:
         made.backend = made.window.backend
         applied_as_it_is = not self.finishes and self.rule.follow is None and isinstance(self.sink, Parameters)
         made.descends = made.backend.descend is not None and applied_as_it_is
+        made.take_row()  # a spare one may have no memory, of which no view can be made
         made.row_views = layout.views(made.row)
+        made.lends_row = lends_row(stored, self.sink)
+        if made.lends_row:
+            made.give_row_back()
         made.window_views = {}
         for name, window in made.windows.items():
-            made.window_views |= window.format.views(window.rows, layout, name)
+            made.window_views |= window.format.views(window.store, layout, name)
         numels = [sum(whole(p).numel for _, p in matrix) for matrix in made.allotted_matrices]
         scales = 0.2 * torch.tensor(numels, dtype=torch.float64, device=device).sqrt()
         made.rms_scale = scales[:, None] if made.batched else scales[0]
@@ -228,6 +232,15 @@ class Block:
         found |= {**self.numbers, "skipped": self.skipped}
         return {key: tensor[index] for key, tensor in found.items()} if self.batched else found
 
+    def take_row(self) -> None:
+        """Ask for the memory of ``row``, for one step."""
+        self.row.untyped_storage().resize_(self.row.numel() * self.row.itemsize)
+        self.row.zero_()  # columns between parameters are zeros
+
+    def give_row_back(self) -> None:
+        """Free the memory of ``row``. The tensor and its views stay what they are, without numbers."""
+        self.row.untyped_storage().resize_(0)
+
     # ---- one step --------------------------------------------------------------------------------------------------
 
     def gradients(self) -> Sequence[Tensor | None]:
@@ -274,6 +287,8 @@ class Block:
     backend: TorchBackend
     window_views: dict[str, list[Tensor]]
     row: Tensor
+    lends_row: bool
+    """Whether the memory of ``row`` is freed after each step; see `memory.lends_row`."""
     row_views: list[Tensor]
     buffers: dict[str, tuple[Tensor, list[Any]]]
     small: list[dict[str, Tensor]]

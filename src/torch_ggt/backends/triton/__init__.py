@@ -85,10 +85,13 @@ class TritonBackend(TorchBackend):
         borders: Sequence[int] | None = None,
         *,
         wide: bool = True,
+        add: bool = False,
     ) -> Tensor:
         """As `plain.expand`; all sums are in float64."""
         c, spans = coefficients.view(-1, rows.shape[0]), spans_of(rows, borders)
-        return coded.expand(rows, c, spans, out) if isinstance(rows, Coded) else passes.expand(rows, c, spans, out)
+        if isinstance(rows, Coded):
+            return coded.expand(rows, c, spans, out, add=add)
+        return passes.expand(rows, c, spans, out)
 
     def descend(self, block: Any, coefficients: Tensor, taken: Tensor) -> bool:  # noqa: ANN401 - a Block
         """p ← (1 - lr·weight_decay) p - lr·G c in the pass that makes G c; False if the tensors are not fit for it."""

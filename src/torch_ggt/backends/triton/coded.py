@@ -49,13 +49,15 @@ def gram_row(rows: Coded, row: Tensor, spans: Spans, *, block_rows: int = 4, blo
     return sum_partials(partials, spans)
 
 
-def expand(rows: Coded, coefficients: Tensor, spans: Spans, out: Tensor, *, block: int = 1024) -> Tensor:
-    """As `passes.expand`: write Wᵀ c into ``out`` (d,)."""
+def expand(
+    rows: Coded, coefficients: Tensor, spans: Spans, out: Tensor, *, add: bool = False, block: int = 1024
+) -> Tensor:
+    """As `passes.expand`: write Wᵀ c into ``out`` (d,), or with ``add`` add it to what is there."""
     blocks = ceil_div(spans.longest, block)
     launch(
         _expand, (spans.pieces * blocks,), rows.codes, rows.scales, coefficients.contiguous(), *spans.tables, out,
         rows.shape[0], rows.codes.stride(0), rows.scales.stride(0), blocks,
-        PACKED=rows.format.packed, BLOCK_D=block, num_warps=4,
+        PACKED=rows.format.packed, ADD=add, BLOCK_D=block, num_warps=4,
     )  # fmt: skip
     return out
 
@@ -199,7 +201,7 @@ def _gram_partials(
 def _expand(
     codes, scales, coefficients, starts, ends, owners, out,  # pointers
     size, stride, scale_stride, blocks,  # numbers
-    PACKED: tl.constexpr, BLOCK_D: tl.constexpr,
+    PACKED: tl.constexpr, ADD: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """One program sums all rows over BLOCK_D columns."""
     piece, number = tl.program_id(0) // blocks, tl.program_id(0) % blocks
@@ -223,8 +225,12 @@ def _expand(
             else:
                 first += factor * _signed_square(w).to(tl.float64)
         columns = block[:, None] * _BLOCK + tl.arange(0, PER)[None, :]
+        if ADD:
+            first += tl.load(out + columns, mask=inside[:, None], other=0.0).to(tl.float64)
         tl.store(out + columns, first.to(out.dtype.element_ty), mask=inside[:, None])
         if PACKED:
+            if ADD:
+                second += tl.load(out + columns + PER, mask=inside[:, None], other=0.0).to(tl.float64)
             tl.store(out + columns + PER, second.to(out.dtype.element_ty), mask=inside[:, None])
 
 
