@@ -55,7 +55,9 @@ class MuonAndAdamW(torch.optim.Optimizer):
         self._inner: list[torch.optim.Optimizer] = []
         if matrices:
             views = list(self._views.values())
-            self._inner.append(self.of_matrices(views, lr, weight_decay, momentum, ns_steps=ns_steps, adjust_lr_fn="match_rms_adamw"))
+            self._inner.append(
+                self.of_matrices(views, lr, weight_decay, momentum, ns_steps=ns_steps, adjust_lr_fn="match_rms_adamw")
+            )
         if vectors:
             self._inner.append(torch.optim.AdamW(vectors, lr=lr, weight_decay=weight_decay))
         self.register_state_dict_post_hook(_add_parts)
