@@ -29,7 +29,7 @@ LINES = [
     "bench --what training scopes --device cuda --quick --seconds 540 --out SPEED",
     "bench --records a b --list",
     "plan 7B --window 20 --dtype float32 --gpus 8 --replicated --memory 80GB --bandwidth 3TB/s --records a b",
-    "plan 5.3M --network-bandwidth 1GB/s --network-latency 2us --no-replicated",
+    "plan 5.3M --host-bandwidth 50GB/s --network-bandwidth 1GB/s --network-latency 2us --no-replicated",
     "plan 7e9 --whiten adamw --history gradient --finish none",
     "calibrate a b --to c.json",
     "scale --window 5 --dtype float32 --out x",

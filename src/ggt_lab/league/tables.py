@@ -217,7 +217,7 @@ def _pair_words(summary: Summary) -> str:
 
 _CELL_WORDS = (
     "A cell is the geometric mean over n fresh seeds, and in parentheses this mean divided and multiplied by the "
-    "exponential of its standard error. With three seeds one standard error is weak evidence. Small is good. ★ marks "
+    "exponential of its standard error. With few seeds one standard error is weak evidence. Small is good. ★ marks "
     "the best of a task. (edge): the best learning rate is the lowest or the highest rate tried."
 )
 
