@@ -1,8 +1,8 @@
 """E1 with gradients in the window, and with momentum beside it: `python benchmarks/gradient_spectra.py OUT`.
 
-The paper's window holds gradients; the long runs of `ggt reproduce E1` held momentum. Here both are run, with the models
-of E1 made small enough for a CPU (about 45 minutes on one core). Each writes OUT/gradient and OUT/momentum as `ggt
-reproduce` would: runs, spectra, verdicts, a figure. `--full --device cuda` takes the models and lengths of E1 itself.
+The paper's window holds gradients; the long runs of `ggt reproduce E1` held momentum. Here both are run, with the
+models of E1 made small enough for a CPU (about 45 minutes on one core). Each writes OUT/gradient and OUT/momentum as
+`ggt reproduce` would: runs, spectra, verdicts, a figure. `--full --device cuda` takes the models of E1 itself.
 """
 
 import argparse

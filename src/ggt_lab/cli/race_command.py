@@ -40,7 +40,7 @@ class RaceCommand:
     fresh: int = 3
     """How many other seeds decide, each optimizer at its tuned rate; 0: the seeds of the tuning decide."""
     schedule: str | None = None
-    """constant, cosine, linear, halving, or own: the method schedule(progress) of the problem, the default if it is there."""
+    """constant, cosine, linear, halving, or own: the method schedule(progress) of the problem, and its default."""
     steps: int | None = None
     """The length of a run; by default the length that the problem names."""
     device: str = "cpu"

@@ -201,7 +201,8 @@ class Ablations(ShortExperiment):
             values = [measure(run, _MEASURE) for run in runs_of(races, standing)]
             dots.plot(values, [row] * len(values), "o", color=COLORS[5], markersize=4)
             dots.plot(statistics.fmean(values), row, "|", color=COLORS[6], markersize=14, markeredgewidth=2)
-        dots.set_yticks(range(len(ordered)), [f"{_NAMES[s.optimizer]}, lr {s.lr:g}" for s in reversed(ordered)], fontsize=8)
+        labels = [f"{_NAMES[standing.optimizer]}, lr {standing.lr:g}" for standing in reversed(ordered)]
+        dots.set_yticks(range(len(ordered)), labels, fontsize=8)
         dots.set_xlabel("mean log₁₀ training loss over the run (seeds, and their mean)")
         for record in records:
             if "cosines" in record:

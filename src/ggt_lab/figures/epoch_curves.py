@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 
 from ggt_lab.figures.style import log_axis, quiet, save
 from ggt_lab.figures.zoom import end_together
-from ggt_lab.optimizers.colors import line_styles
+from ggt_lab.optimizers.colors import LineStyle, line_styles
 from ggt_lab.runs.results import Record
 
 __all__ = ["draw_epochs"]
@@ -89,9 +89,7 @@ def draw_epochs(
     return save(figure, path, title=title)
 
 
-def _lines(
-    runs: Mapping[str, Sequence[Record]], key: str, step_ms: Mapping[str, float] | None
-) -> dict[str, _Line]:
+def _lines(runs: Mapping[str, Sequence[Record]], key: str, step_ms: Mapping[str, float] | None) -> dict[str, _Line]:
     found = {}
     for name, records in runs.items():
         points = _values(records, key, "epoch" if step_ms is None else "step")
@@ -134,12 +132,7 @@ def _finish(axes: Axes, key: str, seconds: bool) -> None:
 def _whole(lines: Mapping[str, _Line]) -> tuple[float, float] | None:
     """The limits of the upper panel, which shows all but the fall at the start; None if a value is not positive."""
     trained = [value for line in lines.values() for value in (line.high[1:] if line.x[0] == 0 else line.high)]
-    later = [
-        value
-        for line in lines.values()
-        for part in (line.low, line.high)
-        for value in part[len(line.x) // 10 :]
-    ]
+    later = [value for line in lines.values() for part in (line.low, line.high) for value in part[len(line.x) // 10 :]]
     return _limits(trained, later) if later and min(later) > 0 else None
 
 
@@ -149,7 +142,7 @@ def _together(lines: Mapping[str, _Line]) -> list[str]:
     return end_together({name: line.means[-1] for name, line in lines.items()}, limits) if limits else []
 
 
-def _zoom(axes: Axes, lines: Mapping[str, _Line], styles: Mapping[str, tuple[str, str | tuple[int, tuple[int, ...]]]]) -> None:
+def _zoom(axes: Axes, lines: Mapping[str, _Line], styles: Mapping[str, LineStyle]) -> None:
     """The last third of the lines that end together."""
     if not lines:
         return

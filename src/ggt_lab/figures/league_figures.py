@@ -12,6 +12,7 @@ from ggt_lab.optimizers.colors import line_styles
 
 __all__ = ["draw_cells", "draw_profiles"]
 
+
 def entrant_styles(summary: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """One colour and one line for each entrant, in every figure of the league."""
     titles = {entrant["name"]: entrant["title"] for entrant in summary["entrants"]}

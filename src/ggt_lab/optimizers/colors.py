@@ -6,11 +6,14 @@ An optimizer has the colour of its family. Members of a family that are drawn to
 import re
 from collections.abc import Iterable, Sequence
 
-__all__ = ["COLORS", "DASHES", "color_numbers", "line_styles"]
+__all__ = ["COLORS", "LineStyle", "color_numbers", "line_styles"]
+
+LineStyle = tuple[str, str | tuple[int, tuple[int, ...]]]
+"""A colour and dashes, for matplotlib."""
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito's palette. The report has seven colours in this order, too."""
-DASHES = ("-", "--", ":", "-.", (0, (6, 2, 1, 2, 1, 2)), (0, (8, 3)), (0, (3, 1, 1, 1)))
+_DASHES = ("-", "--", ":", "-.", (0, (6, 2, 1, 2, 1, 2)), (0, (8, 3)), (0, (3, 1, 1, 1)))
 _FAMILIES = (
     ("GGT", "full matrix", "FullMatrixAdaptive", "FullMatrixAdaGrad", "one matrix"),
     ("Adam", "AdamW", "NAdam", "AdamWScheduleFree"),
@@ -47,10 +50,10 @@ def color_numbers(names: Iterable[str]) -> dict[str, int]:
     return found
 
 
-def line_styles(names: Sequence[str]) -> dict[str, tuple[str, str | tuple[int, tuple[int, ...]]]]:
+def line_styles(names: Sequence[str]) -> dict[str, LineStyle]:
     """The colour and the dashes of each line, for matplotlib."""
     return {
-        name: (COLORS[number % len(COLORS)], DASHES[number // len(COLORS) % len(DASHES)])
+        name: (COLORS[number % len(COLORS)], _DASHES[number // len(COLORS) % len(_DASHES)])
         for name, number in color_numbers(names).items()
     }
 

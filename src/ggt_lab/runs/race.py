@@ -72,7 +72,7 @@ def grid(
             and constant otherwise.
 
     Raises:
-        ValueError: an unknown name, schedule or option, a learning rate that is not positive, no seed, no step, or no CUDA.
+        ValueError: an unknown name, schedule or option, a learning rate that is not positive, no seed, step or CUDA.
         ProblemError: the file of the problem raised.
     """
     cls = problem_of(problem)

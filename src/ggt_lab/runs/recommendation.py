@@ -26,7 +26,7 @@ def recommendation(records: Sequence[Record], *, edges: Sequence[str] = (), fres
     first, others = ranking[0], ranking[1:]
     metric = str(records[0]["metric"])
     if not math.isfinite(first.final):
-        return "No recommendation: every optimizer diverged. Try lower learning rates."
+        return "No recommendation: every optimizer diverged with at least one seed. Try lower learning rates."
     seeds = len(_finals(records, first))
     number = f"{metric} {first.final:.4g}" + (f" ± {first.spread:.2g}" if seeds > 1 else "")
     aim = ", larger is better" if larger_is_better(records) else ""
@@ -74,9 +74,10 @@ def _windows(ranking: Sequence[Standing]) -> list[str]:
     raced = sorted({each for each in rows if each is not None})
     if len(raced) > 1:
         return [f"Windows raced: {', '.join(map(str, raced))}."]
-    name = ranking[0].optimizer.partition("(")[0]
-    more = {"GGT": '"GGT(window=50)"', "whiten": '"whiten(AdamW, window=50)"'}.get(name, "another window")
-    return [f"No other window was raced: add {more} to compare."]
+    name, _, options = ranking[0].optimizer.partition("(")
+    inner = f"{options.partition(',')[0].strip(' )')}, " if name == "whiten" else ""
+    other = 50 if rows[0] != 50 else 100
+    return [f'No other window was raced: add "{name}({inner}window={other})" to compare.']
 
 
 def _finals(records: Sequence[Record], standing: Standing) -> list[float]:

@@ -9,7 +9,17 @@ from typing import Protocol, TypeVar
 
 from ggt_lab.runs.results import Record
 
-__all__ = ["CRITERIA", "MEASURES", "Standing", "around_the_best", "beyond_the_edge", "larger_is_better", "measure", "one_more_rate", "standings"]
+__all__ = [
+    "CRITERIA",
+    "MEASURES",
+    "Standing",
+    "around_the_best",
+    "beyond_the_edge",
+    "larger_is_better",
+    "measure",
+    "one_more_rate",
+    "standings",
+]
 
 CRITERIA = {"final": "final {metric}", "per_step": "mean {metric} per step", "per_second": "mean {metric} per second"}
 """What "best" means in the tables of a race: names of measures, each with its words."""
@@ -46,8 +56,9 @@ _SMALLEST = 1e-16  # logarithms stop here: below is rounding
 
 
 def measure(record: Record, by: str, *, horizon: float = math.inf) -> float:
-    """How well one run did, by its metric. A run that diverged has the worst number there is: ∞, or −∞ if the metric is
-    to be large.
+    """How well one run did, by its metric.
+
+    A run that diverged has the worst number there is: ∞, or −∞ if the metric is to be large.
 
     Args:
         record: a run.

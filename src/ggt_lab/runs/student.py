@@ -47,7 +47,7 @@ def _quantile(freedom: int) -> float:
 
 
 def _inside(t: float, freedom: int) -> float:
-    """The probability that Student's variable lies between −t and t, by the finite sums for whole degrees of freedom."""
+    """The probability that Student's variable lies between −t and t, by the finite sum for whole degrees of freedom."""
     angle = math.atan(t / math.sqrt(freedom))
     square = math.cos(angle) ** 2
     odd = freedom % 2
