@@ -22,7 +22,7 @@ from ggt_lab.runs.race_seconds import read_step_seconds, step_seconds, with_seco
 from ggt_lab.runs.recommendation import recommendation
 from ggt_lab.runs.results import Results
 from ggt_lab.runs.schedules import rate_function
-from ggt_lab.runs.standings import around_the_best, beyond_the_edge, measure, one_more_rate, standings
+from ggt_lab.runs.standings import Standing, around_the_best, beyond_the_edge, measure, one_more_rate, standings
 from ggt_lab.runs.student import half_interval, paired_lead
 from ggt_lab.runs.turns import seconds_in_turns
 from torch_ggt import GGT
@@ -319,8 +319,9 @@ def test_the_time_of_a_step_of_a_problem():
 def finals(optimizer, *values, lr=0.01, **more):
     """One record for each seed, which ends at the value; None is a seed that diverged."""
     return [
-        record(optimizer, lr, seed, [4.0] if value is None else [4.0, value], "done" if value is not None else "diverged")
-        | more
+        record(optimizer, lr, seed, [4.0], "diverged")
+        if value is None
+        else record(optimizer, lr, seed, [4.0, value]) | more
         for seed, value in enumerate(values)
     ]
 
@@ -350,7 +351,8 @@ RECOMMENDATIONS = {
     "a seed diverged": (
         [*finals("Adam", 1.0, 1.1), *finals("SGD", 0.1, None)],
         {},
-        "Recommended on this problem: Adam with lr 0.01 (loss 1.05 ± 0.071 over 2 fresh seeds). SGD diverged with a seed.",
+        "Recommended on this problem: Adam with lr 0.01 (loss 1.05 ± 0.071 over 2 fresh seeds). "
+        "SGD diverged with a seed.",
     ),
     "all diverged": (
         [*finals("Adam", 1.0, None), *finals("SGD", None, None)],
@@ -377,9 +379,9 @@ RECOMMENDATIONS = {
     "windows": (
         [*finals("GGT(window=5)", 1.0, 1.0), *finals("GGT(window=50)", 2.0, 2.0)],
         {},
-        "Recommended on this problem: GGT(window=5) with lr 0.01 and a window of 5 rows (loss 1 ± 0 over 2 fresh seeds). "
-        "Next is GGT(window=50) with lr 0.01 and a window of 50 rows, 1 behind (± 0, 95 %, paired over seeds): "
-        "the lead is clear. Windows raced: 5, 50.",
+        "Recommended on this problem: GGT(window=5) with lr 0.01 and a window of 5 rows (loss 1 ± 0 over 2 fresh "
+        "seeds). Next is GGT(window=50) with lr 0.01 and a window of 50 rows, 1 behind "
+        "(± 0, 95 %, paired over seeds): the lead is clear. Windows raced: 5, 50.",
     ),
 }
 
@@ -404,10 +406,13 @@ def test_a_paired_lead_against_scipy():
     assert paired_lead([1.0], [2.0]) == (-1.0, math.inf)
 
 
-OWN_SCHEDULE = OWN + """
+OWN_SCHEDULE = (
+    OWN
+    + """
     def schedule(self, progress):
         return FACTOR
 """
+)
 
 
 @pytest.mark.parametrize(("name", "rates"), [("cosine", [1, 0.75, 0.25]), ("linear", [1, 2 / 3, 1 / 3])])
@@ -449,8 +454,8 @@ def test_wrong_schedules_are_refused(tmp_path):
 
 def test_a_metric_that_is_to_be_large(tmp_path):
     own = tmp_path / "own.py"
-    own.write_text(OWN.replace("self.loss().item()", "(x := self.loss().item()), 'score': -x"))
-    text = own.read_text().replace('metric = "loss"', 'metric = "score"\n    larger_is_better = ("score",)')
+    own.write_text(OWN.replace("self.loss().item()", "self.loss().item(), 'score': -self.loss().item()"))
+    text = own.read_text().replace('3, "loss"', '3, "score"\n    larger_is_better = ("score",)')
     own.write_text(text)
     records = [execute(run) for run in grid(str(own), {"SGD": [1e-4, 1e-2], "Adam": [1e-5]}, [0, 1])]
     assert all(record["larger_is_better"] for record in records)
@@ -464,7 +469,7 @@ def test_a_metric_that_is_to_be_large(tmp_path):
     with pytest.raises(ValueError, match="larger_is_better of class Problem is 'score'; it should be a tuple"):
         grid(str(own), {"SGD": [0.1]}, [0])
     own.write_text(text.replace('("score",)', '("accuracy",)'))
-    with pytest.raises(RuntimeError, match="larger_is_better names accuracy, and evaluate.. returns loss, score"):
+    with pytest.raises(RuntimeError, match=r"larger_is_better names accuracy, and evaluate\(\) returns loss, score"):
         execute(Run(str(own), "SGD", 0.1, 0))
 
 
@@ -476,6 +481,17 @@ def test_everybody_gets_one_more_rate_if_somebody_is_at_an_edge():
     assert [(run.optimizer, run.lr) for run in more] == [("A", 100.0), ("B", pytest.approx(0.316228, rel=1e-5))]
     records += [record(run.optimizer, run.lr, 0, [4.0, 5.0]) for run in more]
     assert one_more_rate([*runs, *more], records) == []
+
+
+NOT_FINITE = (
+    OWN.replace("def loss(self):", "def usual(self):").replace("self.loss().item()", "self.usual().item()")
+    + """
+    calls = 0
+    def loss(self):
+        self.calls += 1
+        return self.usual() * (1.0 if SHARE else float("nan"))
+"""
+)
 
 
 def test_steps_that_are_not_finite_are_left_out_and_counted(tmp_path):

@@ -81,7 +81,8 @@ def draw_curves(
         if not seconds:
             late = [place for place, step in enumerate(x) if step >= x[-1] * 2 / 3]
             ends += [part[place] for place in late for part in (low, high)]
-            panels[1].set_xlim(x[late[0]], x[-1])
+            if x[-1] > 0:
+                panels[1].set_xlim(x[-1] * 2 / 3, x[-1])
         panels[0].set_ylabel(metric)
     words = "seconds of training (steps × time of a step)" if seconds else "step, the last third"
     for axes, name in zip(panels, ("step", words), strict=True):
