@@ -1,6 +1,7 @@
 """What to use on a problem, in words: which optimizer, learning rate and window, and how sure that is."""
 
 import math
+import re
 from collections.abc import Sequence
 
 from ggt_lab.optimizers.specs import window_of
@@ -74,10 +75,17 @@ def _windows(ranking: Sequence[Standing]) -> list[str]:
     raced = sorted({each for each in rows if each is not None})
     if len(raced) > 1:
         return [f"Windows raced: {', '.join(map(str, raced))}."]
-    name, _, options = ranking[0].optimizer.partition("(")
-    inner = f"{options.partition(',')[0].strip(' )')}, " if name == "whiten" else ""
-    other = 50 if rows[0] != 50 else 100
-    return [f'No other window was raced: add "{name}({inner}window={other})" to compare.']
+    wanted = f"window={50 if rows[0] != 50 else 100}"
+    return [f'No other window was raced: add "{_with_window(ranking[0].optimizer, wanted)}" to compare.']
+
+
+def _with_window(spec: str, window: str) -> str:
+    """The optimizer with another window and all its other options."""
+    changed, count = re.subn(r"\bwindow\s*=\s*\d+", window, spec)
+    if count:
+        return changed
+    before = spec.removesuffix(")") if spec.endswith(")") else f"{spec}("
+    return f"{before}{'' if before.endswith('(') else ', '}{window})"
 
 
 def _finals(records: Sequence[Record], standing: Standing) -> list[float]:
