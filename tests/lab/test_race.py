@@ -363,7 +363,7 @@ RECOMMENDATIONS = {
         finals("Adam", 1.0, 1.0),
         {"edges": ["SGD", "Adam"]},
         "Recommended on this problem: Adam with lr 0.01 (loss 1 ± 0 over 2 fresh seeds). "
-        "Its learning rate is at the edge of its grid: race again with --widen 3.",
+        "The rate of Adam is at the edge of its grid: race again with --widen 3.",
     ),
     "larger is better": (
         [

@@ -36,7 +36,7 @@ def recommendation(records: Sequence[Record], *, edges: Sequence[str] = (), fres
     sentences += _sureness(records, first, others)
     sentences += _windows(ranking)
     if first.optimizer in edges:
-        sentences.append("Its learning rate is at the edge of its grid: race again with --widen 3.")
+        sentences.append(f"The rate of {first.optimizer} is at the edge of its grid: race again with --widen 3.")
     if not fresh:
         sentences.append("The learning rates were chosen by the seeds that are shown, which flatters everybody.")
     return " ".join(sentences)
