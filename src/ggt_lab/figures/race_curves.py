@@ -8,6 +8,7 @@ from typing import Any
 from matplotlib import pyplot as plt
 
 from ggt_lab.figures.style import log_axis, quiet, save
+from ggt_lab.figures.zoom import end_together
 from ggt_lab.optimizers.colors import line_styles
 from ggt_lab.runs.results import Record
 from ggt_lab.runs.standings import larger_is_better, standings
@@ -42,7 +43,7 @@ def draw_curves(
         by: the measure that the best learning rate is chosen by, see `ggt_lab.runs.standings`.
         names: the name of an optimizer in the legend.
         seconds: the right panel shows seconds; only for seconds that were taken in turns. Otherwise it shows the last
-            third of the runs.
+            third of the runs; where the best ones end together, only these fit into it.
 
     Returns:
         The paths of the files.
@@ -53,7 +54,8 @@ def draw_curves(
     ranking = standings(records, by=by)
     shown = {s.optimizer: (names or {}).get(s.optimizer, s.optimizer) for s in ranking}
     styles = line_styles(sorted(shown.values()))  # sorted: the order of the ranking must not change a colour
-    ends: list[float] = []
+    late_values: dict[str, list[float]] = {}
+    ends: dict[str, float] = {}
     for standing in ranking:
         color, dashes = styles[shown[standing.optimizer]]
         runs = [r for r in records if (r["optimizer"], r["lr"]) == (standing.optimizer, standing.lr)]
@@ -80,7 +82,8 @@ def draw_curves(
             axes.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
         if not seconds:
             late = [place for place, step in enumerate(x) if step >= x[-1] * 2 / 3]
-            ends += [part[place] for place in late for part in (low, high)]
+            late_values[standing.optimizer] = [part[place] for place in late for part in (low, high)]
+            ends[standing.optimizer] = mean[-1]
             if x[-1] > 0:
                 panels[1].set_xlim(x[-1] * 2 / 3, x[-1])
         panels[0].set_ylabel(metric)
@@ -93,7 +96,8 @@ def draw_curves(
             log_axis(axes, "y")
         quiet(axes)
     if ends:
-        panels[1].set_ylim(_around(ends, log=log))
+        near = (end_together(ends, finished_values) if log else []) or list(ends)
+        panels[1].set_ylim(_around([value for name in near for value in late_values[name]], log=log))
     panels[0].legend(frameon=False, fontsize=8)
     return save(figure, path, title=title)
 
