@@ -71,10 +71,7 @@ def execute(solve: Solve) -> Record:
     seed_everything(solve.seed)
     spec, lr = ENTRANTS[solve.name]
 
-    def cosine(step: int) -> float:
-        return lr * (1 + math.cos(math.pi * step / solve.steps)) / 2
-
-    outcome = train(problem, optimizer_factory(spec), lr, steps=solve.steps, evaluations=30, rate_at=cosine)
+    outcome = train(problem, optimizer_factory(spec), lr, steps=solve.steps, evaluations=30, schedule="cosine")
     with torch.no_grad():
         solution = problem.network(problem._grid)[0]
     solve.field.parent.mkdir(parents=True, exist_ok=True)

@@ -112,11 +112,8 @@ def execute(trial: Trial) -> Record:
     problem = problem_class(trial.problem)(trial.seed, torch.device("cpu"))
     seed_everything(trial.seed)
 
-    def cosine(step: int) -> float:
-        return trial.lr * (1 + math.cos(math.pi * step / trial.steps)) / 2
-
     make = optimizer_factory(trial.spec)
-    outcome = train(problem, make, trial.lr, steps=trial.steps, evaluations=EVALUATIONS, rate_at=cosine)
+    outcome = train(problem, make, trial.lr, steps=trial.steps, evaluations=EVALUATIONS, schedule="cosine")
     # Without the seconds: other work ran on the machine.
     points = [{"step": p["step"], **{n: float(f"{p[n]:.5g}") for n in ("loss", "error")}} for p in outcome.curve]
     return {**asdict(trial), "spec": trial.spec, "metric": problem.metric, "status": outcome.status, "points": points}

@@ -23,8 +23,9 @@ from ggt_lab.experiments.wall_clock_claims import (
     read_step_times,
     time_to,
 )
-from ggt_lab.runs.long_run import SCHEDULES, LongRun, class_with, numbers_of
+from ggt_lab.runs.long_run import LongRun, class_with, numbers_of
 from ggt_lab.runs.results import Results
+from ggt_lab.runs.schedules import SCHEDULES
 
 
 def runs_of(*seeds, status="done", key="loss"):

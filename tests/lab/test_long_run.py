@@ -11,9 +11,10 @@ import torch
 from ggt_lab.optimizers.paper_ggt import PaperGGT as GGT
 from ggt_lab.problems import problem_class
 from ggt_lab.runs import long_run
-from ggt_lab.runs.long_run import SCHEDULES, LongRun, advance, changed_since, run_until
+from ggt_lab.runs.long_run import LongRun, advance, changed_since, run_until
 from ggt_lab.runs.process_pool import processes
 from ggt_lab.runs.results import Results
+from ggt_lab.runs.schedules import SCHEDULES
 from ggt_lab.spectra.eigenvalue_log import EigenvalueLog, condition_numbers, read_spectra
 from torch_ggt import SpectrumRecorder
 

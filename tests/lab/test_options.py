@@ -12,7 +12,7 @@ from ggt_lab.cli.options import read_plainly, read_with_tyro
 LINES = [
     "race digits",
     "race own.py --optimizers AdamW GGT(window=5) --lrs 0.001 1e-2 --widen 2 --seeds 5 --steps 40 --device cuda",
-    "race digits --workers 3 --out here",
+    "race digits --workers 3 --out here --fresh 0 --schedule cosine",
     "race digits --steps -3 --lrs nan",
     "league --task poisson deep --entrant soap adamw --jobs 2 --minutes 5.5 --times --device cuda --data DATA --out x",
     "league --smoke --no-times --summary",

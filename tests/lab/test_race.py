@@ -11,14 +11,19 @@ from pathlib import Path
 
 import pytest
 import torch
+from scipy import stats
 
 import torch_ggt
 from ggt_lab.figures.race_curves import draw_curves
+from ggt_lab.optimizers.colors import COLORS, line_styles
 from ggt_lab.optimizers.specs import optimizer_factory, optimizer_names
 from ggt_lab.runs.race import Run, execute, grid, race
-from ggt_lab.runs.race_seconds import recommendation, step_seconds, with_seconds
+from ggt_lab.runs.race_seconds import read_step_seconds, step_seconds, with_seconds, write_step_seconds
+from ggt_lab.runs.recommendation import recommendation
 from ggt_lab.runs.results import Results
-from ggt_lab.runs.standings import Standing, around_the_best, beyond_the_edge, measure, standings
+from ggt_lab.runs.schedules import rate_function
+from ggt_lab.runs.standings import Standing, around_the_best, beyond_the_edge, measure, one_more_rate, standings
+from ggt_lab.runs.student import half_interval, paired_lead
 from ggt_lab.runs.turns import seconds_in_turns
 from torch_ggt import GGT
 
@@ -311,15 +316,209 @@ def test_the_time_of_a_step_of_a_problem():
     assert all(value > 0 for value in found.values())
 
 
-def test_recommendations_say_how_sure_they_are():
-    def standing(name, final, spread, edge=False):
-        return Standing(name, 0.01, edge, final, spread, *[1.0] * 5, 0)
+def finals(optimizer, *values, lr=0.01, **more):
+    """One record for each seed, which ends at the value; None is a seed that diverged."""
+    return [
+        record(optimizer, lr, seed, [4.0], "diverged")
+        if value is None
+        else record(optimizer, lr, seed, [4.0, value]) | more
+        for seed, value in enumerate(values)
+    ]
 
-    clear = [standing("GGT(window=50)", 1.0, 0.1), standing("SGD", 2.0, 0.1)]
-    words = recommendation(clear, "loss", 3)
-    assert words.startswith("Recommended on this problem: GGT(window=50) with lr 0.01 (loss 1).")
-    assert "within the spread" not in words
-    assert "one seed decides nothing" in recommendation(clear, "loss", 1)
-    assert "within the spread" in recommendation([clear[0], standing("SGD", 1.05, 0.1)], "loss", 3)
-    assert "--widen" in recommendation([standing("SGD", 1.0, 0.0, edge=True)], "loss", 3)
-    assert "every optimizer diverged" in recommendation([standing("SGD", math.inf, 0.0)], "loss", 3)
+
+RECOMMENDATIONS = {
+    "clear lead": (
+        [*finals("GGT(window=50)", 1.0, 1.1, 1.2), *finals("SGD", 2.0, 2.1, 2.3, lr=0.1)],
+        {},
+        "Recommended on this problem: GGT(window=50) with lr 0.01 and a window of 50 rows (loss 1.1 ± 0.1 over 3 fresh "
+        "seeds). Next is SGD with lr 0.1, 1 behind (± 0.14, 95 %, paired over seeds): the lead is clear. "
+        'No other window was raced: add "GGT(window=100)" to compare.',
+    ),
+    "not told apart": (
+        [*finals("Adam", 1.0, 1.1, 1.2), *finals("SGD", 1.1, 1.0, 1.3), *finals("NAdam", 5.0, 5.1, 5.2)],
+        {},
+        "Recommended on this problem: Adam with lr 0.01 (loss 1.1 ± 0.1 over 3 fresh seeds). Next is SGD with lr 0.01, "
+        "0.033 behind (± 0.29, 95 %, paired over seeds). Not told apart from the first: SGD. "
+        "More seeds (--fresh) would say more.",
+    ),
+    "one seed": (
+        [*finals("Adam", 1.0), *finals("SGD", 1.5)],
+        {"fresh": False},
+        "Recommended on this problem: Adam with lr 0.01 (loss 1 over 1 seed). Next is SGD with lr 0.01, 0.5 behind. "
+        "One seed decides nothing: race with --fresh 3 or more. "
+        "The learning rates were chosen by the seeds that are shown, which flatters everybody.",
+    ),
+    "a seed diverged": (
+        [*finals("Adam", 1.0, 1.1), *finals("SGD", 0.1, None)],
+        {},
+        "Recommended on this problem: Adam with lr 0.01 (loss 1.05 ± 0.071 over 2 fresh seeds). "
+        "SGD diverged with a seed.",
+    ),
+    "all diverged": (
+        [*finals("Adam", 1.0, None), *finals("SGD", None, None)],
+        {},
+        "No recommendation: every optimizer diverged with at least one seed. Try lower learning rates.",
+    ),
+    "edge": (
+        finals("Adam", 1.0, 1.0),
+        {"edges": ["SGD", "Adam"]},
+        "Recommended on this problem: Adam with lr 0.01 (loss 1 ± 0 over 2 fresh seeds). "
+        "The rate of Adam is at the edge of its grid: race again with --widen 3.",
+    ),
+    "larger is better": (
+        [
+            *finals("whiten(AdamW(weight_decay=0.1), window=20)", 0.9, 0.92, larger_is_better=True),
+            *finals("SGD", 0.5, 0.53, larger_is_better=True),
+        ],
+        {},
+        "Recommended on this problem: whiten(AdamW(weight_decay=0.1), window=20) with lr 0.01 and a window of 20 rows "
+        "(loss 0.91 ± 0.014 over 2 fresh seeds, larger is better). Next is SGD with lr 0.01, 0.4 behind "
+        "(± 0.064, 95 %, paired over seeds): the lead is clear. "
+        'No other window was raced: add "whiten(AdamW(weight_decay=0.1), window=50)" to compare.',
+    ),
+    "windows": (
+        [*finals("GGT(window=5)", 1.0, 1.0), *finals("GGT(window=50)", 2.0, 2.0)],
+        {},
+        "Recommended on this problem: GGT(window=5) with lr 0.01 and a window of 5 rows (loss 1 ± 0 over 2 fresh "
+        "seeds). Next is GGT(window=50) with lr 0.01 and a window of 50 rows, 1 behind "
+        "(± 0, 95 %, paired over seeds): the lead is clear. Windows raced: 5, 50.",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", RECOMMENDATIONS)
+def test_recommendations_say_how_sure_they_are(case):
+    records, options, words = RECOMMENDATIONS[case]
+    assert recommendation(records, **options) == words
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 3, 4, 7, 10, 31, 100])
+def test_students_quantile_against_scipy(freedom):
+    n = freedom + 1
+    assert half_interval(2.0, n) == pytest.approx(stats.t.ppf(0.975, freedom) * 2.0 / math.sqrt(n), rel=1e-9)
+
+
+def test_a_paired_lead_against_scipy():
+    ahead, behind = [1.0, 2.0, 2.5, 4.0], [1.5, 2.1, 3.5, 4.2]
+    mean, half = paired_lead(ahead, behind)
+    interval = stats.ttest_rel(ahead, behind).confidence_interval()
+    assert (mean - half, mean + half) == pytest.approx((interval.low, interval.high))
+    assert paired_lead([1.0], [2.0]) == (-1.0, math.inf)
+
+
+OWN_SCHEDULE = (
+    OWN
+    + """
+    def schedule(self, progress):
+        return FACTOR
+"""
+)
+
+
+@pytest.mark.parametrize(("name", "rates"), [("cosine", [1, 0.75, 0.25]), ("linear", [1, 2 / 3, 1 / 3])])
+def test_schedules_set_the_rate_of_each_step(name, rates):
+    rate = rate_function(None, name, 0.2, 3)
+    assert [rate(step) for step in range(3)] == pytest.approx([0.2 * each for each in rates])
+
+
+def test_runs_of_another_schedule_are_other_runs(tmp_path):
+    constant, cosine = (grid("logistic", {"SGD": [1.0]}, [0], steps=20, schedule=name)[0] for name in (None, "cosine"))
+    assert constant.schedule == "constant"
+    assert constant.key != cosine.key
+    assert "schedule" not in constant.key  # results of older races are found again
+    ends = [execute(run)["curve"][-1]["loss"] for run in (constant, cosine)]
+    assert ends[0] != ends[1]
+
+
+def test_the_schedule_of_a_problem_is_its_default(tmp_path):
+    own = tmp_path / "own.py"
+    own.write_text(OWN_SCHEDULE.replace("FACTOR", "0.0"))
+    (run,) = grid(str(own), {"SGD": [0.1]}, [0])
+    assert run.schedule == "own"
+    still = execute(run)["curve"]
+    assert still[0]["loss"] == still[-1]["loss"]  # the factor is zero
+    (moving,) = grid(str(own), {"SGD": [0.1]}, [0], schedule="constant")
+    assert execute(moving)["curve"][-1]["loss"] < still[0]["loss"]
+
+
+def test_wrong_schedules_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="must be one of constant, cosine, linear, halving; got 'cosinus'"):
+        grid("logistic", {"SGD": [1.0]}, [0], schedule="cosinus")
+    with pytest.raises(ValueError, match=r"got 'own'; logistic has no method schedule\(progress\)"):
+        grid("logistic", {"SGD": [1.0]}, [0], schedule="own")
+    own = tmp_path / "own.py"
+    own.write_text(OWN_SCHEDULE.replace("FACTOR", "-1.0"))
+    with pytest.raises(RuntimeError, match=r"schedule\(0\) of the problem returns -1.0; it should return the factor"):
+        execute(Run(str(own), "SGD", 0.1, 0, schedule="own"))
+
+
+def test_a_metric_that_is_to_be_large(tmp_path):
+    own = tmp_path / "own.py"
+    own.write_text(OWN.replace("self.loss().item()", "self.loss().item(), 'score': -self.loss().item()"))
+    text = own.read_text().replace('3, "loss"', '3, "score"\n    larger_is_better = ("score",)')
+    own.write_text(text)
+    records = [execute(run) for run in grid(str(own), {"SGD": [1e-4, 1e-2], "Adam": [1e-5]}, [0, 1])]
+    assert all(record["larger_is_better"] for record in records)
+    first, second = standings(records)
+    assert (first.optimizer, first.lr, second.optimizer) == ("SGD", 1e-2, "Adam")
+    assert first.final > second.final
+    records[0] |= {"status": "diverged"}
+    assert measure(records[0], "final") == -math.inf
+    assert draw_curves(records, tmp_path / "c", seconds=True)[0].exists()
+    own.write_text(text.replace('("score",)', '"score"'))
+    with pytest.raises(ValueError, match="larger_is_better of class Problem is 'score'; it should be a tuple"):
+        grid(str(own), {"SGD": [0.1]}, [0])
+    own.write_text(text.replace('("score",)', '("accuracy",)'))
+    with pytest.raises(RuntimeError, match=r"larger_is_better names accuracy, and evaluate\(\) returns loss, score"):
+        execute(Run(str(own), "SGD", 0.1, 0))
+
+
+def test_everybody_gets_one_more_rate_if_somebody_is_at_an_edge():
+    runs = [Run("p", name, lr, 0) for name in ("A", "B") for lr in (0.1, 1.0, 10.0)]
+    finals = {("A", 0.1): 3.0, ("A", 1.0): 2.0, ("A", 10.0): 1.0, ("B", 0.1): 2.0, ("B", 1.0): 1.0, ("B", 10.0): 2.0}
+    records = [record(run.optimizer, run.lr, 0, [4.0, finals[run.optimizer, run.lr]]) for run in runs]
+    more = one_more_rate(runs, records)
+    assert [(run.optimizer, run.lr) for run in more] == [("A", 100.0), ("B", pytest.approx(0.316228, rel=1e-5))]
+    records += [record(run.optimizer, run.lr, 0, [4.0, 5.0]) for run in more]
+    assert one_more_rate([*runs, *more], records) == []
+
+
+NOT_FINITE = (
+    OWN.replace("def loss(self):", "def usual(self):").replace("self.loss().item()", "self.usual().item()")
+    + """
+    calls = 0
+    def loss(self):
+        self.calls += 1
+        return self.usual() * (1.0 if SHARE else float("nan"))
+"""
+)
+
+
+def test_steps_that_are_not_finite_are_left_out_and_counted(tmp_path):
+    own = tmp_path / "own.py"
+    own.write_text(OWN)
+    start = execute(Run(str(own), "SGD", 0.1, 0, steps=30))
+    assert (start["status"], start["skipped"]) == ("done", 0)
+    for share, status, skipped in (("self.calls % 2", "done", 15), ("False", "diverged", 10)):
+        own.write_text(NOT_FINITE.replace("SHARE", share))
+        found = execute(Run(str(own), "SGD", 0.1, 0, steps=30))
+        assert (found["status"], found["skipped"]) == (status, skipped)
+
+
+def test_step_seconds_are_kept_beside_the_results(tmp_path):
+    path = write_step_seconds(tmp_path, {"SGD": 0.5, "GGT(window=5)": 1e-3})
+    assert read_step_seconds(path) == {"SGD": 0.5, "GGT(window=5)": 1e-3}
+    path.write_text('{"SGD": "fast"}')
+    with pytest.raises(ValueError, match="SGD"):
+        read_step_seconds(path)
+
+
+def test_an_optimizer_has_one_colour_everywhere():
+    specs = ["GGT", "GGT(window=50)", "Adam", "torch.optim.AdamW(weight_decay=0.1)", "SGD", "whiten(Muon, window=5)"]
+    for names in (specs, specs[::-1], [*specs, "Lion"], ["a.package.Lion", *specs]):
+        colors = {name: style[0] for name, style in line_styles(names).items()}
+        assert [COLORS.index(colors[name]) for name in specs] == [0, 0, 1, 1, 6, 4]
+        assert len(set(line_styles(names).values())) == len(names)  # no two lines look alike
+    legend = line_styles(["GGT by parameter", "SGD fixed", "AdamW behind whiten"])
+    assert [COLORS.index(color) for color, _ in legend.values()] == [0, 6, 1]
+    assert line_styles(["Lion"])["Lion"][0] == COLORS[0]  # nobody else has it

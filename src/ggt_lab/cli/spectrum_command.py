@@ -84,7 +84,14 @@ class SpectrumCommand:
         return [
             checked
             for run in runs
-            for checked in grid(run.problem, {run.optimizer: (run.lr,)}, [run.seed], steps=run.steps, device=run.device)
+            for checked in grid(
+                run.problem,
+                {run.optimizer: (run.lr,)},
+                [run.seed],
+                steps=run.steps,
+                device=run.device,
+                schedule=run.schedule,
+            )
         ]
 
 

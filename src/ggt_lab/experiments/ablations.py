@@ -12,6 +12,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from matplotlib import pyplot as plt
@@ -22,24 +23,46 @@ from ggt_lab.experiments.seed_statistics import FEWEST, gaps, is_negative, runs_
 from ggt_lab.experiments.short_experiment import ShortExperiment, ShortTask
 from ggt_lab.experiments.verdicts import Figure, Verdict
 from ggt_lab.figures.style import COLORS, log_axis, quiet, save
-from ggt_lab.optimizers.paper_ggt import PaperGGT
 from ggt_lab.problems import problem_class
 from ggt_lab.runs.race import Run, execute, grid
 from ggt_lab.runs.results import Record
 from ggt_lab.runs.standings import Standing, beyond_the_edge, measure, standings
 from ggt_lab.runs.training_loop import loss_gradients, training_steps
+from torch_ggt import GGT
 
 __all__ = ["Ablations", "DirectionTask"]
 
 _PROBLEM = "digits"
-_BASE = "PaperGGT"
-_GRADIENT = "PaperGGT(history='gradient')"
-_SLOW_DECAY = "PaperGGT(betas=(0.9, 0.999))"
-_NO_JITTER = "PaperGGT(jitter=0.0)"
 _WINDOWS = (5, 10, 20, 40, 80)
 _PRINCIPLED = 20  # 1/(1 - 0.95)
-_BY_WINDOW = {size: f"PaperGGT(window={size}, betas=(0.9, 0.95))" for size in _WINDOWS}
-_SPECS = (_BASE, _GRADIENT, _SLOW_DECAY, _NO_JITTER, *_BY_WINDOW.values())
+_PAPER: dict[str, Any] = {
+    "window": 20,
+    "betas": (0.9, 1.0),
+    "history": "momentum",
+    "finish": "none",
+    "shrinkage": 0.0,
+    "weight_decay": 0.0,
+}
+"""The GGT of the paper, whatever the defaults of `GGT` are."""
+
+
+def _variant(**changes: object) -> str:
+    return f"GGT({', '.join(f'{name}={value!r}' for name, value in (_PAPER | changes).items())})"
+
+
+_BASE = _variant()
+_GRADIENT = _variant(history="gradient")
+_SLOW_DECAY = _variant(betas=(0.9, 0.999))
+_NO_JITTER = _variant(jitter=0.0)
+_BY_WINDOW = {size: _variant(window=size, betas=(0.9, 0.95)) for size in _WINDOWS}
+_NAMES = {
+    _BASE: "GGT",
+    _GRADIENT: "GGT with gradients in the window",
+    _SLOW_DECAY: "GGT with β₂ = 0.999",
+    _NO_JITTER: "GGT without jitter",
+    **{spec: f"GGT with β₂ = 0.95 and {size} rows" for size, spec in _BY_WINDOW.items()},
+}
+_SPECS = tuple(_NAMES)
 _RATES = (0.003, 0.01, 0.03, 0.1)
 _SCALES = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
 _MEASURE = "log_per_step"
@@ -65,7 +88,7 @@ def measure_direction(task: DirectionTask) -> Record:
     """
     problem = problem_class(_PROBLEM)(task.seed, torch.device("cpu"))
     parameters = list(problem.parameters())
-    optimizer = PaperGGT(parameters, lr=0.01)
+    optimizer = GGT(parameters, lr=0.01, **_PAPER)
     take_gradients = loss_gradients(optimizer, problem.loss)
     for _ in training_steps(optimizer, take_gradients, last=task.steps):
         pass
@@ -74,7 +97,7 @@ def measure_direction(task: DirectionTask) -> Record:
     before, state = [p.detach().clone() for p in parameters], optimizer.state_dict()
     cosines = []
     for scale in _SCALES:
-        twin = PaperGGT(parameters, lr=0.01)
+        twin = GGT(parameters, lr=0.01, **_PAPER)
         twin.load_state_dict(state)
         twin.param_groups[0]["sgd_scale"] = scale * unit
         twin.step()
@@ -178,7 +201,8 @@ class Ablations(ShortExperiment):
             values = [measure(run, _MEASURE) for run in runs_of(races, standing)]
             dots.plot(values, [row] * len(values), "o", color=COLORS[5], markersize=4)
             dots.plot(statistics.fmean(values), row, "|", color=COLORS[6], markersize=14, markeredgewidth=2)
-        dots.set_yticks(range(len(ordered)), [f"{s.optimizer}, lr {s.lr:g}" for s in reversed(ordered)], fontsize=8)
+        labels = [f"{_NAMES[standing.optimizer]}, lr {standing.lr:g}" for standing in reversed(ordered)]
+        dots.set_yticks(range(len(ordered)), labels, fontsize=8)
         dots.set_xlabel("mean log₁₀ training loss over the run (seeds, and their mean)")
         for record in records:
             if "cosines" in record:
@@ -216,7 +240,7 @@ def _is_little(differences: Sequence[float], noise: float) -> bool | None:
 
 
 def _words(standing: Standing) -> str:
-    return f"{getattr(standing, _MEASURE):.3f} ({standing.optimizer}, lr {standing.lr:g})"
+    return f"{getattr(standing, _MEASURE):.3f} ({_NAMES[standing.optimizer]}, lr {standing.lr:g})"
 
 
 def _races(records: Sequence[Record]) -> list[Record]:

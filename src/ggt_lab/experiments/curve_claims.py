@@ -162,7 +162,7 @@ class FastestAfterDecays(_OfCurves, Contest):
     """After each halving of the learning rate, ``key`` of ``who`` falls by a larger factor than for ``others``.
 
     The factor is from the last whole epoch before the halving to the first whole epoch after it. The schedule is
-    "halving" of `ggt_lab.runs.long_run.SCHEDULES`.
+    "halving" of `ggt_lab.runs.schedules.SCHEDULES`.
     """
 
     parts: int = 8

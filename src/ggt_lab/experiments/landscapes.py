@@ -15,13 +15,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ggt_lab.experiments.experiment import Settings
-from ggt_lab.experiments.seed_statistics import FEWEST, gaps, half_interval, is_negative, runs_of, stdev
+from ggt_lab.experiments.seed_statistics import FEWEST, gaps, is_negative, runs_of, stdev
 from ggt_lab.experiments.short_experiment import ShortExperiment
 from ggt_lab.experiments.verdicts import Figure, Verdict
 from ggt_lab.figures.race_curves import draw_curves
 from ggt_lab.runs.race import Run, execute, grid
 from ggt_lab.runs.results import Record
 from ggt_lab.runs.standings import Standing, around_the_best, beyond_the_edge, measure, standings
+from ggt_lab.runs.student import half_interval
 
 __all__ = ["Landscape", "steps_to"]
 

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 from ggt_lab.runs.results import Record
 from ggt_lab.runs.standings import Standing, measure
+from ggt_lab.runs.student import half_interval
 
 FEWEST = 5
 """With fewer seeds nothing is decided."""
 
-__all__ = ["FEWEST", "gaps", "half_interval", "is_negative", "runs_of", "stdev"]
+__all__ = ["FEWEST", "gaps", "is_negative", "runs_of", "stdev"]
 
 
 def runs_of(records: Sequence[Record], standing: Standing) -> list[Record]:
@@ -45,19 +46,3 @@ def is_negative(values: Sequence[float]) -> bool | None:
         return None
     mean = statistics.fmean(values)
     return mean < 0 if abs(mean) > half_interval(stdev(values), len(values)) else None
-
-
-def half_interval(deviation: float, n: int) -> float:
-    """Half of the 95 % interval of a mean, by Student's test.
-
-    Args:
-        deviation: the standard deviation of the values.
-        n: how many values there are; at least 2.
-
-    Example:
-        >>> round(half_interval(1.0, 5), 3)
-        1.242
-    """
-    from scipy import stats  # noqa: PLC0415 - a machine that trains may have torch and numpy alone
-
-    return float(stats.t.ppf(0.975, n - 1)) * deviation / math.sqrt(n)

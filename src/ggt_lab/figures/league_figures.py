@@ -7,20 +7,17 @@ from typing import Any
 
 from matplotlib import pyplot as plt
 
-from ggt_lab.figures.style import COLORS, log_axis, quiet, save
+from ggt_lab.figures.style import log_axis, quiet, save
+from ggt_lab.optimizers.colors import line_styles
 
 __all__ = ["draw_cells", "draw_profiles"]
-
-_LINES = ("-", "--", ":")
 
 
 def entrant_styles(summary: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """One colour and one line for each entrant, in every figure of the league."""
-    names = [entrant["name"] for entrant in summary["entrants"]]
-    return {
-        name: {"color": COLORS[number % len(COLORS)], "linestyle": _LINES[number // len(COLORS) % len(_LINES)]}
-        for number, name in enumerate(names)
-    }
+    titles = {entrant["name"]: entrant["title"] for entrant in summary["entrants"]}
+    styles = line_styles(list(titles.values()))
+    return {name: {"color": styles[title][0], "linestyle": styles[title][1]} for name, title in titles.items()}
 
 
 def draw_profiles(summary: Mapping[str, Any], path: Path) -> list[Path]:

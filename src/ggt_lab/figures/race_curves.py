@@ -1,6 +1,5 @@
-"""Curves of a race: each optimizer at its best learning rate, per step and per second."""
+"""Curves of a race: each optimizer at its best learning rate, per step, and per second or with a look at the end."""
 
-import itertools
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,9 +7,11 @@ from typing import Any
 
 from matplotlib import pyplot as plt
 
-from ggt_lab.figures.style import COLORS, log_axis, quiet, save
+from ggt_lab.figures.style import log_axis, quiet, save
+from ggt_lab.figures.zoom import end_together
+from ggt_lab.optimizers.colors import line_styles
 from ggt_lab.runs.results import Record
-from ggt_lab.runs.standings import standings
+from ggt_lab.runs.standings import larger_is_better, standings
 
 __all__ = ["draw_curves"]
 
@@ -27,6 +28,7 @@ def draw_curves(
     log: bool = True,
     by: str = "final",
     names: Mapping[str, str] | None = None,
+    seconds: bool = False,
 ) -> list[Path]:
     """Draw mean (line) and range over seeds (band) of the metric, and write ``path`` as PNG and PDF.
 
@@ -40,22 +42,29 @@ def draw_curves(
         log: a logarithmic axis for the metric, if all its values are positive.
         by: the measure that the best learning rate is chosen by, see `ggt_lab.runs.standings`.
         names: the name of an optimizer in the legend.
+        seconds: the right panel shows seconds; only for seconds that were taken in turns. Otherwise it shows the last
+            third of the runs; where the best ones end together, only these fit into it.
 
     Returns:
         The paths of the files.
     """
     finished_values = [p[r["metric"]] for r in records if r["status"] == "done" for p in r["curve"]]
-    log = log and bool(finished_values) and min(finished_values) > 0
-    figure, panels = plt.subplots(1, 2, figsize=(9.5, 4), sharey=True, layout="constrained")
-    for color, standing in zip(itertools.cycle(COLORS), standings(records, by=by), strict=False):
+    log = log and bool(finished_values) and min(finished_values) > 0 and not larger_is_better(records)
+    figure, panels = plt.subplots(1, 2, figsize=(9.5, 4), sharey=seconds, layout="constrained")
+    ranking = standings(records, by=by)
+    shown = {s.optimizer: (names or {}).get(s.optimizer, s.optimizer) for s in ranking}
+    styles = line_styles(sorted(shown.values()))  # sorted: the order of the ranking must not change a colour
+    late_values: dict[str, list[float]] = {}
+    ends: dict[str, float] = {}
+    for standing in ranking:
+        color, dashes = styles[shown[standing.optimizer]]
         runs = [r for r in records if (r["optimizer"], r["lr"]) == (standing.optimizer, standing.lr)]
-        name = (names or {}).get(standing.optimizer, standing.optimizer)
-        label = f"{name}, lr {standing.lr:.3g}" + (" (grid edge)" if standing.at_edge else "")
+        label = f"{shown[standing.optimizer]}, lr {standing.lr:.3g}" + (" (grid edge)" if standing.at_edge else "")
         finished = [run for run in runs if run["status"] == "done"]
         if standing.diverged:
             label += f", {standing.diverged} of {len(runs)} diverged"
         if not finished:
-            panels[0].plot([], [], color=color, label=label)
+            panels[0].plot([], [], color=color, linestyle=dashes, label=label)
             continue
         metric = finished[0]["metric"]
         curves = _at_common_steps(finished)
@@ -66,20 +75,41 @@ def draw_curves(
         ]
         mean = [mean_of(column) for column in columns]
         cut = len(finished) // 10 if len(finished) >= _MANY else 0
-        for axes, key in zip(panels, ("step", "seconds"), strict=True):
+        for axes, key in zip(panels, ("step", "seconds" if seconds else "step"), strict=True):
             x = [statistics.fmean(xs) for xs in zip(*([p[key] for p in curve] for curve in curves), strict=True)]
-            axes.plot(x, mean, color=color, linewidth=1.8, label=label)
+            axes.plot(x, mean, color=color, linestyle=dashes, linewidth=1.8, label=label)
             low, high = ([column[place] for column in columns] for place in (cut, -1 - cut))
             axes.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
+        if not seconds:
+            late = [place for place, step in enumerate(x) if step >= x[-1] * 2 / 3]
+            late_values[standing.optimizer] = [part[place] for place in late for part in (low, high)]
+            ends[standing.optimizer] = mean[-1]
+            if x[-1] > 0:
+                panels[1].set_xlim(x[-1] * 2 / 3, x[-1])
         panels[0].set_ylabel(metric)
-    for axes, name in zip(panels, ("step", "seconds of training"), strict=True):
+    words = "seconds of training (steps × time of a step)" if seconds else "step, the last third"
+    for axes, name in zip(panels, ("step", words), strict=True):
         axes.set_xlabel(name)
-        axes.set_xlim(left=0)
+        if axes is panels[0] or seconds:
+            axes.set_xlim(left=0)
         if log:
             log_axis(axes, "y")
         quiet(axes)
-    panels[0].legend(frameon=False, fontsize=9)
+    if ends:
+        near = (end_together(ends, finished_values) if log else []) or list(ends)
+        panels[1].set_ylim(_around([value for name in near for value in late_values[name]], log=log))
+    panels[0].legend(frameon=False, fontsize=8)
     return save(figure, path, title=title)
+
+
+def _around(values: Sequence[float], *, log: bool) -> tuple[float, float]:
+    """The limits of an axis that shows these values, with a little room."""
+    low, high = min(values), max(values)
+    if log:
+        room = (high / low) ** 0.05
+        return low / room * 0.99, high * room * 1.01
+    room = 0.05 * (high - low) or 0.01 * abs(high) or 1.0
+    return low - room, high + room
 
 
 def _at_common_steps(runs: Sequence[Record]) -> list[list[dict[str, Any]]]:

@@ -6,7 +6,8 @@ from typing import Literal
 
 from matplotlib import pyplot as plt
 
-from ggt_lab.figures.style import COLORS, log_axis, quiet, save
+from ggt_lab.figures.style import log_axis, quiet, save
+from ggt_lab.optimizers.colors import line_styles
 
 __all__ = ["draw_sides"]
 
@@ -36,7 +37,9 @@ def draw_sides(
     """
     figure, axes = plt.subplots(1, len(panels), figsize=(3.6 * len(panels), 3.9), layout="constrained", squeeze=False)
     for panel, (problem, optimizers) in zip(axes[0], panels.items(), strict=True):
-        for place, (color, runs) in enumerate(zip(COLORS, optimizers.values(), strict=False)):
+        styles = line_styles(list(optimizers))
+        for place, (name, runs) in enumerate(optimizers.items()):
+            color = styles[name][0]
             means = []
             for number, (values, fill) in enumerate(zip(runs, _FILLS, strict=False)):
                 x = place + 0.2 * (number - (len(runs) - 1) / 2)

@@ -10,10 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter
 
-__all__ = ["COLORS", "log_axis", "quiet", "save"]
+from ggt_lab.optimizers.colors import COLORS
 
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Okabe and Ito's palette."""
+__all__ = ["COLORS", "log_axis", "quiet", "save"]
 
 
 class _PlainLog(LogFormatter):

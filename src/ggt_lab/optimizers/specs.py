@@ -19,7 +19,7 @@ from ggt_lab.problems.unknown_name import unknown
 from torch_ggt import GGT, Adadelta, AdaGrad, NAdam, RMSprop, whiten
 from torch_ggt.formats import FORMATS
 
-__all__ = ["check_optimizer", "missing_package", "optimizer_factory", "optimizer_names"]
+__all__ = ["check_optimizer", "missing_package", "optimizer_factory", "optimizer_names", "window_of"]
 
 OptimizerFactory = Callable[[Iterable[torch.nn.Parameter], float], torch.optim.Optimizer]
 """A function of parameters and a learning rate that makes an optimizer."""
@@ -99,6 +99,18 @@ def check_optimizer(spec: str, lr: float) -> None:
         raise ValueError(f"the optimizer {spec} with lr {lr:g} cannot be made: {error}") from error
     if isinstance(made, torch.optim.LBFGS):
         raise ValueError("LBFGS evaluates one batch several times, which the loss() of a problem cannot: not raced")
+
+
+def window_of(spec: str) -> int | None:
+    """The number of rows in the window of the optimizer; None if it has no window.
+
+    Example:
+        >>> window_of("GGT(window=5)"), window_of("whiten(AdamW, window=50)"), window_of("AdamW")
+        (5, 50, None)
+    """
+    made: Any = optimizer_factory(spec)([torch.nn.Parameter(torch.zeros(2, 2))], 1e-3)
+    rows = getattr(made, "whitening", made).defaults.get("window")
+    return rows if isinstance(rows, int) else None
 
 
 def missing_package(spec: str) -> str | None:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ggt_lab.problems.unknown_name import unknown
 
-__all__ = ["Problem", "problem_class", "problem_names", "register"]
+__all__ = ["Problem", "large_numbers", "problem_class", "problem_names", "register"]
 
 _REGISTRY: dict[str, Any] = {}
 _C = TypeVar("_C", bound=type)
@@ -26,7 +26,10 @@ class Problem(Protocol):
 
     Attributes:
         steps: the length of a run, unless the race says otherwise.
-        metric: the number of `evaluate` that is to be small.
+        metric: the number of `evaluate` that decides a race; it is to be small, unless ``larger_is_better`` names it.
+
+    A problem may also have ``larger_is_better``, a tuple of the numbers that are to be large, and a method
+    ``schedule(progress)``: the factor of the learning rate when that share of a run is done.
     """
 
     steps: int
@@ -45,6 +48,21 @@ class Problem(Protocol):
     def evaluate(self) -> dict[str, float]:
         """Numbers that say how good the parameters are; one of them is ``metric``. Called without gradients."""
         ...
+
+
+def large_numbers(cls: type[Any]) -> tuple[str, ...]:
+    """The numbers of `evaluate` that are to be large.
+
+    Raises:
+        ValueError: ``larger_is_better`` of the problem is not a tuple of names.
+    """
+    named = getattr(cls, "larger_is_better", ())
+    if not isinstance(named, tuple | list) or not all(isinstance(name, str) for name in named):
+        raise ValueError(
+            f"larger_is_better of class {cls.__name__} is {named!r}; "
+            'it should be a tuple of names of numbers, such as ("accuracy",)'
+        )
+    return tuple(named)
 
 
 def register(name: str) -> Callable[[_C], _C]:

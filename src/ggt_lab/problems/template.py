@@ -15,7 +15,8 @@ class Problem:
     """Fit a small network to a noisy sine; replace all of it."""
 
     steps = 300  # how long a run is
-    metric = "loss"  # which number of evaluate() is to be small
+    metric = "loss"  # which number of evaluate() decides the race
+    larger_is_better = ()  # the numbers of evaluate() that are to be large, such as ("accuracy",)
 
     def __init__(self, seed: int, device: torch.device) -> None:
         self.batches = torch.Generator().manual_seed(seed)
@@ -36,3 +37,7 @@ class Problem:
     def evaluate(self) -> dict[str, float]:
         """Numbers that say how good the parameters are; called without gradients."""
         return {"loss": functional.mse_loss(self.model(self.x), self.y).item()}
+
+    # A schedule of your own, instead of --schedule: the factor of the learning rate when a share of the run is done.
+    # def schedule(self, progress: float) -> float:
+    #     return min(1.0, progress / 0.1)  # a warm-up over the first tenth

@@ -26,7 +26,9 @@ from ggt_lab.data.json_files import (
 )
 from ggt_lab.experiments.verdicts import Experimented, Figure, Verdict, read_verdicts
 from ggt_lab.report.league_section import League, read_league
+from ggt_lab.runs.race_seconds import STEP_SECONDS, read_step_seconds, with_seconds
 from ggt_lab.runs.results import Record, Results
+from ggt_lab.runs.standings import larger_is_better
 from ggt_lab.spectra.eigenvalue_filters import above_rounding
 
 __all__ = ["Collection", "Race", "Section", "Spectrum", "collect"]
@@ -53,10 +55,18 @@ class Race:
     problem: str
     records: tuple[Record, ...]
 
+    seconds_in_turns: bool = False
+    """The seconds of the curves are steps times the time of a step that all optimizers took in turns."""
+
     @property
     def metric(self) -> str:
-        """The number that is to be small."""
+        """The number that decides."""
         return str(self.records[0]["metric"])
+
+    @property
+    def larger_is_better(self) -> bool:
+        """Whether the metric is to be large."""
+        return larger_is_better(self.records)
 
 
 @dataclass(frozen=True)
@@ -134,7 +144,8 @@ def collect(folder: Path) -> Collection:
 
 def _read_section(folder: Path, root: Path, complain: Callable[[str], None]) -> Section | None:
     records = _read_records(folder / "results.jsonl", complain)
-    races = _split_into_races(record for record in records if "curve" in record)
+    step_seconds = _attempt(read_step_seconds, folder / STEP_SECONDS, complain) or {}
+    races = _split_into_races((record for record in records if "curve" in record), step_seconds)
     experiment = _attempt(read_verdicts, folder / "verdicts.json", complain)
     spectra = tuple(
         spectrum
@@ -181,14 +192,15 @@ def _read_records(path: Path, complain: Callable[[str], None]) -> list[Record]:
         return []
 
 
-def _split_into_races(records: Iterable[Record]) -> tuple[Race, ...]:
-    """One race for each problem, length and device: only such runs can be compared."""
+def _split_into_races(records: Iterable[Record], step_seconds: Mapping[str, float]) -> tuple[Race, ...]:
+    """One race for each problem, length, device, metric and schedule: only such runs can be compared."""
     kinds: dict[tuple[Any, ...], list[Record]] = {}
     for record in records:
-        kind = (record["problem"], record.get("steps"), record.get("device"), record["metric"])
+        aim, schedule = bool(record.get("larger_is_better")), record.get("schedule") or "constant"
+        kind = (record["problem"], record.get("steps"), record.get("device"), record["metric"], aim, schedule)
         kinds.setdefault(kind, []).append(record)
     races = []
-    for (problem, steps, device, metric), runs in kinds.items():
+    for (problem, steps, device, metric, aim, schedule), runs in kinds.items():
         twins = [kind for kind in kinds if kind[0] == problem]
         # The title names only what tells this race from other races on the problem.
         details = [
@@ -197,10 +209,14 @@ def _split_into_races(records: Iterable[Record]) -> tuple[Race, ...]:
                 (1, f"{steps} steps" if steps is not None else "full length"),
                 (2, str(device)),
                 (3, str(metric)),
+                (4, f"{'larger' if aim else 'smaller'} is better"),
+                (5, f"{schedule} schedule"),
             )
             if len({kind[position] for kind in twins}) > 1
         ]
-        races.append(Race(", ".join([str(problem), *details]), str(problem), tuple(runs)))
+        timed = all(run["optimizer"] in step_seconds for run in runs)
+        shown = with_seconds(runs, step_seconds) if timed else runs
+        races.append(Race(", ".join([str(problem), *details]), str(problem), tuple(shown), timed))
     return tuple(races)
 
 

@@ -165,7 +165,7 @@
     /** Logarithmic by default where the numbers span more than a factor of five and are positive. */
     function chooseScale() {
       const values = race.optimizers.flatMap((optimizer) => best(optimizer, state()).mean);
-      logY.checked = values.length > 0 && Math.min(...values) > 0 && Math.max(...values) > 5 * Math.min(...values);
+      logY.checked = !race.larger && values.length > 0 && Math.min(...values) > 0 && Math.max(...values) > 5 * Math.min(...values);
     }
 
     function lineTraces(optimizer, view) {
@@ -233,7 +233,7 @@
     function describe(view) {
       const seeds = Math.max(...race.optimizers.map((optimizer) => best(optimizer, view).seeds));
       const scales = `${view.logY ? "logarithmic" : "linear"} vertical and ${view.logX ? "logarithmic" : "linear"} horizontal axis`;
-      return `${view.metric} against ${axisName(view)}, ${scales}, ${shown.size} of ${race.optimizers.length} optimizers, each at the learning rate of its lowest `
+      return `${view.metric} against ${axisName(view)}, ${scales}, ${shown.size} of ${race.optimizers.length} optimizers, each at the learning rate of its best `
         + `${byChoice.selectedOptions[0].textContent}${seeds > 1 ? "; line: mean, band: range over seeds" : "; one seed"}`
         + `${view.all ? "; thin lines: all other learning rates" : ""}.`;
     }
@@ -292,7 +292,10 @@
       const view = state();
       const rows = race.optimizers.map((optimizer) => sensitivity(optimizer, view));
       const highest = rows.flat().reduce((top, cell) => (cell.high === null ? top : Math.max(top, cell.high)), -Infinity);
-      const ceiling = Number.isFinite(highest) ? highest + 0.5 * Math.abs(highest) : 1;
+      const lowest = rows.flat().reduce((low, cell) => (cell.low === null ? low : Math.min(low, cell.low)), Infinity);
+      /* Where all seeds diverged: beyond the worst number. */
+      const worst = race.larger ? lowest - 0.1 * Math.abs(lowest) : highest + 0.5 * Math.abs(highest);
+      const ceiling = Number.isFinite(worst) ? worst : 1;
       const positive = rows.flat().every((cell) => cell.low === null || cell.low > 0);
       const traces = race.optimizers.flatMap((optimizer, index) => {
         if (!shown.has(optimizer)) return [];
@@ -316,7 +319,7 @@
       const ticks = rates.length <= 9 ? { tickmode: "array", tickvals: rates, ticktext: rates.map(short) } : {};
       return { traces, design: layout("learning rate", `final ${view.metric}`, {
         xaxis: { type: rates[0] > 0 ? "log" : "linear", ...ticks, unifiedhovertitle: { text: "learning rate %{x}" } },
-        yaxis: scale(positive && (view.logY || view.metric === race.metrics[0]), traces.flatMap((trace) => trace.y)),
+        yaxis: scale(positive && !race.larger && (view.logY || view.metric === race.metrics[0]), traces.flatMap((trace) => trace.y)),
       }) };
     }
 

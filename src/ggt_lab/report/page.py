@@ -27,6 +27,7 @@ from plotly.offline import get_plotlyjs
 import torch_ggt
 from ggt_lab.data.atomic_files import write_atomically
 from ggt_lab.experiments.verdicts import Figure, count
+from ggt_lab.optimizers.colors import color_numbers
 from ggt_lab.report.collection import Collection, Race, Section, Spectrum, collect
 from ggt_lab.report.race_sentences import number, seeds, summary
 from ggt_lab.report.spectrum_heatmap import heat_map
@@ -152,7 +153,7 @@ def _colors(sections: Iterable[Section]) -> dict[str, int]:
     names = (
         standing.optimizer for section in sections for race in section.races for standing in standings(race.records)
     )
-    return {name: index for index, name in enumerate(dict.fromkeys(names))}
+    return color_numbers(sorted(set(names)))
 
 
 def _totals(collection: Collection) -> list[tuple[str, str, str]]:
@@ -190,6 +191,7 @@ def _race_data(race: Race, colors: Mapping[str, int]) -> dict[str, Any]:
     best = {by: {each.optimizer: each.lr for each in standings(race.records, by=by)} for by in CRITERIA}
     return {
         "title": race.title,
+        "larger": race.larger_is_better,
         "metrics": metrics,
         "optimizers": [
             {"name": name, "color": colors[name], "best": {by: rates[name] for by, rates in best.items()}}

@@ -22,7 +22,7 @@ def summary(collection: Collection) -> list[str]:
     spectra = sum(len(section.spectra) for section in collection.sections)
     sentences = []
     if races:
-        sentences += [_raced(races), f"Lowest at the end: {'; '.join(map(winner, races))}.", *_edges(races)]
+        sentences += [_raced(races), f"Best at the end: {'; '.join(map(winner, races))}.", *_edges(races)]
     if verdicts:
         sentences.append(sentence_about(verdicts))
     if spectra:
@@ -31,7 +31,7 @@ def summary(collection: Collection) -> list[str]:
 
 
 def winner(race: Race) -> str:
-    """Who ends lowest on one problem, and whether the lead may be luck.
+    """Who ends best on one problem, and whether the lead may be luck.
 
     A lead is clear if it is larger than the spread (standard deviation over seeds) of the first and of the second.
     """
@@ -40,12 +40,14 @@ def winner(race: Race) -> str:
     if not math.isfinite(first.final):
         return f"on {race.title} every optimizer diverged"
     words = f"on {race.title} {first.optimizer} with {race.metric} {_measured(first, race)}"
+    if race.larger_is_better:
+        words += " (larger is better)"
     if len(ranking) > 1 and math.isfinite(ranking[1].final):
         second = ranking[1]
         words += f", before {second.optimizer} with {_measured(second, race)}"
         if seeds(race, first) < 2:
             words += " (one seed only)"
-        elif second.final - first.final <= max(first.spread, second.spread):
+        elif abs(second.final - first.final) <= max(first.spread, second.spread):
             words += " (a lead within the spread of the seeds)"
     return words
 

@@ -24,12 +24,12 @@ from ggt_lab.problems import problem_class
 from ggt_lab.problems.deep_problem import DeepProblem
 from ggt_lab.runs.process_pool import processes, run_all, waiting
 from ggt_lab.runs.results import Record, Results
+from ggt_lab.runs.schedules import SCHEDULES
 from ggt_lab.runs.training_loop import training_steps
 from ggt_lab.spectra.eigenvalue_log import EigenvalueLog
 from torch_ggt import GGT
 
 __all__ = [
-    "SCHEDULES",
     "WITHOUT_EFFECT",
     "LongRun",
     "advance",
@@ -49,18 +49,6 @@ WITHOUT_EFFECT = ("captured", "compiled", "epochs")
 """Settings of a problem that do not change the result of a run.
 
 Two settings change only the speed of a run. The number of epochs belongs to the run, not to the problem."""
-
-
-def _cosine(progress: float) -> float:
-    return 0.5 * (1 + math.cos(math.pi * progress))
-
-
-def _halving(progress: float) -> float:
-    return 0.5 ** math.floor(progress * 8)
-
-
-SCHEDULES: dict[str, Callable[[float], float]] = {"constant": lambda _: 1.0, "cosine": _cosine, "halving": _halving}
-"""Factors of the learning rate, as functions of the share of the run that is done. "halving" halves it seven times."""
 
 
 def _is_setting(pair: object) -> bool:

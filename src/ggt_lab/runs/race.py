@@ -14,8 +14,10 @@ from pathlib import Path
 import torch
 
 from ggt_lab.optimizers.specs import check_optimizer, optimizer_factory
+from ggt_lab.problems.registry import large_numbers
 from ggt_lab.runs.process_pool import processes, run_all
 from ggt_lab.runs.results import Record, Results
+from ggt_lab.runs.schedules import OWN, schedule_names
 from ggt_lab.runs.short_run import train
 from ggt_lab.runs.training_loop import seed_everything
 from ggt_lab.runs.users_code import problem_of, running
@@ -33,11 +35,14 @@ class Run:
     seed: int
     steps: int | None = None
     device: str = "cpu"
+    schedule: str = "constant"
 
     @property
     def key(self) -> str:
         """The run in words that do not change."""
         words = asdict(self)
+        if self.schedule == "constant":  # older runs were recorded without this field
+            del words["schedule"]
         if self.problem.endswith(".py") and Path(self.problem).exists():  # an edited file is another problem
             words["content"] = hashlib.sha256(Path(self.problem).read_bytes()).hexdigest()[:16]
         return json.dumps(words, sort_keys=True)
@@ -53,6 +58,7 @@ def grid(
     *,
     steps: int | None = None,
     device: str = "cpu",
+    schedule: str | None = None,
 ) -> list[Run]:
     """Every combination of optimizer, learning rate and seed. A run that is not possible raises here, not later.
 
@@ -62,12 +68,20 @@ def grid(
         seeds: the seeds.
         steps: the length of each run; the problem's own length if None.
         device: where to train.
+        schedule: one of `ggt_lab.runs.schedules.schedule_names`; None is the schedule of the problem if it has one,
+            and constant otherwise.
 
     Raises:
-        ValueError: an unknown name or option, a learning rate that is not positive, no seed, no step, or no CUDA.
+        ValueError: an unknown name, schedule or option, a learning rate that is not positive, no seed, step or CUDA.
         ProblemError: the file of the problem raised.
     """
-    problem_of(problem)
+    cls = problem_of(problem)
+    large_numbers(cls)  # raises if it cannot be read
+    schedules = schedule_names(cls)
+    schedule = schedule or (OWN if OWN in schedules else "constant")
+    if schedule not in schedules:
+        hint = "" if schedule != OWN else f"; {problem} has no method schedule(progress)"
+        raise ValueError(f"schedule must be one of {', '.join(schedules)}; got {schedule!r}{hint}")
     if not optimizers or not seeds:
         raise ValueError(f"a race needs an optimizer and a seed, got optimizers={list(optimizers)}, {len(seeds)} seeds")
     if steps is not None and steps < 1:
@@ -84,7 +98,7 @@ def grid(
             raise ValueError(f"learning rates must be positive numbers, got {list(rates)} for {spec}")
         check_optimizer(spec, rates[0])
     return [
-        Run(problem, spec, lr, seed, steps, device)
+        Run(problem, spec, lr, seed, steps, device, schedule)
         for spec, rates in optimizers.items()
         for lr in dict.fromkeys(rates)
         for seed in seeds
@@ -115,5 +129,6 @@ def execute(run: Run) -> Record:
         seed_everything(run.seed)
         problem = cls(run.seed, torch.device(run.device))
         seed_everything(run.seed)
-        outcome = train(problem, optimizer_factory(run.optimizer), run.lr, steps=run.steps)
-    return {**asdict(run), "metric": problem.metric, **asdict(outcome)}
+        outcome = train(problem, optimizer_factory(run.optimizer), run.lr, steps=run.steps, schedule=run.schedule)
+    larger = {"larger_is_better": True} if problem.metric in large_numbers(cls) else {}
+    return {**asdict(run), "metric": problem.metric, **larger, **asdict(outcome)}

@@ -1,10 +1,14 @@
 """The seconds of a race: steps times the time of a step that all optimizers took in turns."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from ggt_lab.data.atomic_files import write_atomically
+from ggt_lab.data.json_files import POSITIVE, flaw, read_object
 from ggt_lab.optimizers.specs import optimizer_factory
 from ggt_lab.runs.results import Record
 from ggt_lab.runs.standings import Standing
@@ -12,7 +16,7 @@ from ggt_lab.runs.training_loop import loss_gradients, seed_everything, training
 from ggt_lab.runs.turns import seconds_in_turns
 from ggt_lab.runs.users_code import problem_of, running
 
-__all__ = ["recommendation", "step_seconds", "with_seconds"]
+__all__ = ["STEP_SECONDS", "read_step_seconds", "step_seconds", "with_seconds", "write_step_seconds"]
 
 _STEPS, _ROUNDS = 10, 5
 
@@ -45,27 +49,23 @@ def with_seconds(records: Sequence[Record], seconds: Mapping[str, float]) -> lis
     return [{**record, "curve": [point_of(record, point) for point in record["curve"]]} for record in records]
 
 
-def recommendation(best: Sequence[Standing], metric: str, seeds: int) -> str:
-    """What to use on this problem, in words, and how sure that is.
+STEP_SECONDS = "step_seconds.json"
+"""The file of `write_step_seconds`."""
 
-    A lead is clear if it is larger than the spread over seeds of the first and of the second.
 
-    Args:
-        best: what `standings` returned, the best first.
-        metric: the name of the metric.
-        seeds: how many seeds there are.
+def write_step_seconds(folder: Path, seconds: Mapping[str, float]) -> Path:
+    """Write the seconds of a step by optimizer, beside the results of a race; a report takes them from there."""
+    return write_atomically(folder / STEP_SECONDS, json.dumps(dict(seconds), indent=1) + "\n")
+
+
+def read_step_seconds(path: Path) -> dict[str, float]:
+    """What `write_step_seconds` wrote.
+
+    Raises:
+        ValueError: the file holds something else.
     """
-    first = best[0]
-    if first.final == float("inf"):
-        return "No recommendation: every optimizer diverged. Try lower learning rates."
-    words = f"Recommended on this problem: {first.optimizer} with lr {first.lr:g} ({metric} {first.final:.4g})."
-    if len(best) > 1 and best[1].final < float("inf"):
-        second = best[1]
-        near = second.final - first.final <= max(first.spread, second.spread)
-        doubt = "one seed decides nothing" if seeds < 2 else "a lead within the spread of the seeds" if near else ""
-        words += f" Next: {second.optimizer} with lr {second.lr:g} ({second.final:.4g})" + (
-            f", {doubt}." if doubt else "."
-        )
-    if first.at_edge:
-        words += " Its learning rate is at the edge of its grid: race again with --widen 3."
-    return words
+    content = read_object(path)
+    found = flaw(content, dict.fromkeys(content, POSITIVE))
+    if found is not None:
+        raise ValueError(found)
+    return content

@@ -5,6 +5,7 @@ from typing import Any
 
 from ggt_lab.data.json_files import (
     AT_LEAST_1,
+    BOOL_OR_NONE,
     NUMBER,
     NUMBERS,
     OBJECT,
@@ -32,6 +33,8 @@ _SHAPE = {
     "steps": optional(AT_LEAST_1),
     "epochs": optional(AT_LEAST_1),
     "device": optional(TEXT),
+    "schedule": optional(TEXT),
+    "larger_is_better": BOOL_OR_NONE,
     "environment": optional(OBJECT),
 }
 _PAIRS = Kind(

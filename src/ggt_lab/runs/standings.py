@@ -9,7 +9,17 @@ from typing import Protocol, TypeVar
 
 from ggt_lab.runs.results import Record
 
-__all__ = ["CRITERIA", "MEASURES", "Standing", "around_the_best", "beyond_the_edge", "measure", "standings"]
+__all__ = [
+    "CRITERIA",
+    "MEASURES",
+    "Standing",
+    "around_the_best",
+    "beyond_the_edge",
+    "larger_is_better",
+    "measure",
+    "one_more_rate",
+    "standings",
+]
 
 CRITERIA = {"final": "final {metric}", "per_step": "mean {metric} per step", "per_second": "mean {metric} per second"}
 """What "best" means in the tables of a race: names of measures, each with its words."""
@@ -17,7 +27,7 @@ CRITERIA = {"final": "final {metric}", "per_step": "mean {metric} per step", "pe
 
 @dataclass(frozen=True)
 class Standing:
-    """How an optimizer did at its best learning rate. Numbers are means over seeds, infinite if a seed diverged."""
+    """How an optimizer did at its best learning rate. Numbers are means over seeds, not finite if a seed diverged."""
 
     optimizer: str
     lr: float
@@ -46,7 +56,9 @@ _SMALLEST = 1e-16  # logarithms stop here: below is rounding
 
 
 def measure(record: Record, by: str, *, horizon: float = math.inf) -> float:
-    """How well one run did: a small number is good, infinity means that it diverged.
+    """How well one run did, by its metric.
+
+    A run that diverged has the worst number there is: ∞, or −∞ if the metric is to be large.
 
     Args:
         record: a run.
@@ -56,7 +68,7 @@ def measure(record: Record, by: str, *, horizon: float = math.inf) -> float:
     if by not in MEASURES:
         raise ValueError(f"by must be one of {', '.join(map(repr, MEASURES))}; got {by!r}")
     if record["status"] != "done":
-        return math.inf
+        return -math.inf if larger_is_better([record]) else math.inf
     axis = "seconds" if by == "per_second" else "step"
     points = [(float(point[axis]), float(point[record["metric"]])) for point in record["curve"]]
     if by.startswith("log_"):
@@ -67,6 +79,11 @@ def measure(record: Record, by: str, *, horizon: float = math.inf) -> float:
         end = points[-1][0]
         points = [(x, y) for x, y in points if x >= 0.9 * end]
     return _mean_along(points, horizon if by == "per_second" else math.inf)
+
+
+def larger_is_better(records: Sequence[Record]) -> bool:
+    """Whether the metric of these runs is to be large; they are runs of one problem."""
+    return bool(records and records[0].get("larger_is_better"))
 
 
 def standings(records: Sequence[Record], *, by: str = "final") -> list[Standing]:
@@ -83,6 +100,7 @@ def standings(records: Sequence[Record], *, by: str = "final") -> list[Standing]
         cells.setdefault((record["optimizer"], record["lr"]), []).append(record)
     done = [record["curve"][-1]["seconds"] for record in records if record["status"] == "done"]
     horizon = min(done, default=math.inf)
+    sign = -1.0 if larger_is_better(records) else 1.0
     best: dict[str, Standing] = {}
     for (optimizer, lr), runs in cells.items():
         rates = [rate for name, rate in cells if name == optimizer]
@@ -96,9 +114,9 @@ def standings(records: Sequence[Record], *, by: str = "final") -> list[Standing]
             diverged=sum(run["status"] != "done" for run in runs),
             **means,
         )
-        if optimizer not in best or getattr(standing, by) < getattr(best[optimizer], by):
+        if optimizer not in best or sign * getattr(standing, by) < sign * getattr(best[optimizer], by):
             best[optimizer] = standing
-    return sorted(best.values(), key=lambda standing: float(getattr(standing, by)))
+    return sorted(best.values(), key=lambda standing: sign * float(getattr(standing, by)))
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -166,6 +184,23 @@ def around_the_best(runs: Sequence[_R], records: Sequence[Record], *, by: Sequen
                 rate = float(f"{math.sqrt(low * high):.6g}")
                 wanted += [_at_rate(run, rate) for run in runs if (run.optimizer, run.lr) == (standing.optimizer, low)]
     return list(dict.fromkeys(wanted))
+
+
+def one_more_rate(runs: Sequence[_R], records: Sequence[Record]) -> list[_R]:
+    """The runs of one more learning rate for every optimizer, so that all have as many trials; none if all are inside.
+
+    An optimizer whose best rate is at the edge of its grid gets the rate beyond. Each other optimizer gets a rate
+    between its best rate and a neighbour, unless its grid is already as fine as a factor of two.
+    """
+    wider = beyond_the_edge(runs, records)
+    if not wider:
+        return []
+    finer = around_the_best(runs, records)
+    others = dict.fromkeys(run.optimizer for run in runs if run.optimizer not in {each.optimizer for each in wider})
+    for name in others:
+        mine = [run for run in finer if run.optimizer == name]
+        wider += [run for run in mine if run.lr == mine[0].lr]
+    return wider
 
 
 def _mean_along(points: Sequence[tuple[float, float]], horizon: float) -> float:

@@ -27,6 +27,8 @@ class TrainingStep(NamedTuple):
     """What ``take_gradients`` returned."""
     seconds: float
     """Time of the gradients and of the optimizer, without whatever is done between steps."""
+    taken: bool = True
+    """False if ``is_usable`` refused the gradients: the parameters stayed as they were."""
 
 
 def training_steps(
@@ -36,6 +38,7 @@ def training_steps(
     last: int,
     first: int = 0,
     rate_at: Callable[[int], float] | None = None,
+    is_usable: Callable[[Tensor | None], bool] | None = None,
     time_is_up: Callable[[], bool] | None = None,
 ) -> Iterator[TrainingStep]:
     """Train, and hand out each step after it was taken.
@@ -46,6 +49,7 @@ def training_steps(
         last: the number of steps of the whole run.
         first: how many of them were taken before, in an earlier session.
         rate_at: the learning rate as a function of the number of steps taken; None leaves the rate alone.
+        is_usable: asked after the gradients, with the loss; the optimizer takes no step where it says no.
         time_is_up: asked before every step; the loop ends when it says yes.
 
     Example:
@@ -64,8 +68,10 @@ def training_steps(
                 group["lr"] = rate_at(number)
         start = time.perf_counter()
         loss = take_gradients()
-        optimizer.step()
-        yield TrainingStep(number + 1, loss, time.perf_counter() - start)
+        taken = is_usable is None or is_usable(loss)
+        if taken:
+            optimizer.step()
+        yield TrainingStep(number + 1, loss, time.perf_counter() - start, taken)
 
 
 def loss_gradients(optimizer: torch.optim.Optimizer, loss: Callable[[], Tensor]) -> Callable[[], Tensor]:

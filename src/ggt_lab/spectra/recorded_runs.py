@@ -52,7 +52,7 @@ def record_spectrum(run: Run, *, every: int | None = None, window: int | None = 
             return optimizer
 
         seed_everything(run.seed)
-        outcome = train(problem, make, run.lr, steps=run.steps, evaluations=1)
+        outcome = train(problem, make, run.lr, steps=run.steps, evaluations=1, schedule=run.schedule)
         (recorder,) = recorders
         recorder.close()
     label = f"{run.optimizer} on {run.problem}, lr {run.lr:g}, seed {run.seed}"
@@ -85,7 +85,8 @@ def tuned_runs(folder: Path) -> list[Run]:
             best = [r for r in mine if (r["optimizer"], r["lr"]) == (standing.optimizer, standing.lr)]
             first = min(best, key=lambda record: int(record["seed"]))
             steps, device = first.get("steps"), first.get("device") or "cpu"
-            runs.append(Run(first["problem"], first["optimizer"], first["lr"], first["seed"], steps, device))
+            schedule = first.get("schedule") or "constant"
+            runs.append(Run(first["problem"], first["optimizer"], first["lr"], first["seed"], steps, device, schedule))
     return runs
 
 

@@ -1,0 +1,78 @@
+"""E1 with gradients in the window, and with momentum beside it: `python benchmarks/gradient_spectra.py OUT`.
+
+The paper's window holds gradients; the long runs of `ggt reproduce E1` held momentum. Here both are run, with the
+models of E1 made small enough for a CPU (about 45 minutes on one core). Each writes OUT/gradient and OUT/momentum as
+`ggt reproduce` would: runs, spectra, verdicts, a figure. `--full --device cuda` takes the models of E1 itself.
+"""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from ggt_lab.experiments.deep_race import DeepRace
+from ggt_lab.experiments.experiment import Settings, reproduce
+from ggt_lab.experiments.spectra_over_training import SpectraOverTraining
+
+HISTORIES = ("gradient", "momentum")
+RATES = {
+    "gradient": {"CNN": (0.03, 0.1, 0.3), "RNN": (0.1, 0.3, 1.0)},
+    "momentum": {"CNN": (0.1, 0.3, 1.0), "RNN": (0.3, 1.0, 3.0)},
+}
+PLAIN = {"autocast": False, "gradient_scale": 1.0}
+SMALL = {
+    "CNN": {**PLAIN, "base": 4, "blocks": 1, "captured": False, "compiled": False},
+    "RNN": {**PLAIN, "batch": 128, "width": 64, "embedding": 32, "dropout": 0.0, "weight_drop": 0.0, "l2": 0.0},
+}
+
+
+def spec(history: str) -> str:
+    """The paper's GGT with this history, all options written out."""
+    options = f"history='{history}', finish='none', shrinkage=0.0, weight_decay=0.0, adjust_lr_fn='original'"
+    return f"GGT(window=200, window_dtype='float32', {options})"
+
+
+def experiment(history: str, *, full: bool) -> SpectraOverTraining:
+    """E1 with the CNN and the RNN, small or as they are."""
+
+    def part(name: str, title: str, problem: str, lengths: tuple[int, int], every: int, **options: Any) -> DeepRace:
+        changes = {"batch": 128} if full and name == "RNN" else {} if full else SMALL[name]
+        return DeepRace(
+            "E1",
+            title if full else f"small {title}",
+            problem,
+            {"GGT": (spec(history), RATES[history][name])},
+            tuning_epochs=lengths[0],
+            epochs=lengths[1],
+            spectrum_every=every,
+            changes=tuple(changes.items()),
+            **options,
+        )
+
+    cnn = part("CNN", "Shake-Shake, CIFAR-10", "cifar10", (3, 30) if full else (1, 5), 12 if full else 8)
+    constant = {"schedule": "constant", "tuning_schedule": "cosine"}
+    rnn = part("RNN", "3-layer LSTM, PTB characters", "ptb-chars", (4 if full else 1, 5), 2 if full else 8, **constant)
+    return SpectraOverTraining({"CNN": cnn, "RNN": rnn})
+
+
+def main(words: list[str] | None = None) -> None:
+    """Run both histories and print the verdicts."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--histories", nargs="+", default=HISTORIES, choices=HISTORIES)
+    parser.add_argument("--full", action="store_true", help="the models and lengths of E1; needs a GPU")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--smoke", action="store_true", help="tiny: does it run here?")
+    given = parser.parse_args(words)
+    command = "python benchmarks/gradient_spectra.py OUT" + (" --full --device cuda" if given.full else "")
+    for history in given.histories:
+        chosen = experiment(history, full=given.full)
+        settings = Settings(given.seeds, smoke=given.smoke, device=given.device)
+        found = reproduce(chosen, given.out / history, settings, command=command, workers=given.workers)
+        for verdict in found.verdicts:
+            print(f"{history} in the window: {verdict.statement}: {verdict.word}: {verdict.ours}")
+
+
+if __name__ == "__main__":
+    main()
