@@ -293,10 +293,12 @@ COMMANDS = {
             "3",
             "--workers",
             "1",
+            "--fresh",
+            "0",
             "--out",
             "d",
         ],
-        ["d/results.jsonl", "d/.progress"],
+        ["d/step_seconds.json", "d/results.jsonl", "d/.progress"],
     ),
 }
 RACES = [name for name, (_, content, _, _) in COMMANDS.items() if content is None]

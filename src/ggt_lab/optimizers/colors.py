@@ -15,7 +15,7 @@ COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#00
 """Okabe and Ito's palette. The report has seven colours in this order, too."""
 _DASHES = ("-", "--", ":", "-.", (0, (6, 2, 1, 2, 1, 2)), (0, (8, 3)), (0, (3, 1, 1, 1)))
 _FAMILIES = (
-    ("GGT", "full matrix", "FullMatrixAdaptive", "FullMatrixAdaGrad", "one matrix"),
+    ("GGT", "PaperGGT", "full matrix", "FullMatrixAdaptive", "FullMatrixAdaGrad", "one matrix"),
     ("Adam", "AdamW", "NAdam", "AdamWScheduleFree"),
     ("AdaGrad", "Adagrad", "diagonal", "DiagonalAdaptive"),
     ("RMSprop", "Adadelta"),

@@ -4,9 +4,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["OWN", "SCHEDULES", "Schedule", "rate_function", "schedule_names"]
+__all__ = ["OWN", "SCHEDULES", "rate_function", "schedule_names"]
 
 Schedule = Callable[[float], float]
+"""The factor of the learning rate, from the share of a run that is done."""
 
 
 def _cosine(progress: float) -> float:
