@@ -20,7 +20,7 @@ class GGT(FullMatrixOptimizer):
     r"""Full-matrix adaptive optimization: the whole second-moment matrix of recent gradients instead of its diagonal.
 
     .. math:: u_t = s\,[(G_t G_t^\top + \delta I)^{1/2} + \varepsilon I]^{-1} g_t, \qquad
-              x_{t+1} = x_t - \eta\,\mathrm{finish}(u_1, \dots, u_t),
+              x_{t+1} = x_t - \eta\,\mathrm{finish}(u_1, \ldots, u_t),
 
     where the columns of G are the last r gradients, each times β₂ for every step of age. u is exact and costs two
     passes over the window.
