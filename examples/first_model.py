@@ -27,12 +27,11 @@ def new_model():
 
 
 # %%
-# The swap is one line. ``whiten`` takes the optimizer that you have. ``GGT`` with these options is the same idea in one
-# optimizer.
+# The swap is one line. ``whiten`` takes the optimizer that you have. ``GGT`` whitens and averages in one optimizer.
 OPTIMIZERS = {
     "AdamW": lambda params: torch.optim.AdamW(params, lr=0.01),
     "whiten(AdamW)": lambda params: whiten(torch.optim.AdamW(params, lr=0.01)),
-    "GGT": lambda params: GGT(params, lr=0.01, history="gradient", finish="adam", shrinkage="auto"),
+    "GGT": lambda params: GGT(params, lr=0.01),
 }
 
 # %%

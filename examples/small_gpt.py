@@ -52,7 +52,7 @@ def muon_and_adamw(model):
 OPTIMIZERS = {
     "AdamW": lambda model: [torch.optim.AdamW(model.parameters(), lr=0.01)],
     "Muon and AdamW": muon_and_adamw,
-    "GGT, polar finish": lambda model: [GGT(param_groups(model), lr=0.01, history="gradient", shrinkage="auto")],
+    "GGT, polar finish": lambda model: [GGT(param_groups(model), lr=0.01)],
 }
 
 # %%

@@ -186,8 +186,8 @@ class AdaGrad(_Relative):
     .. math:: V \leftarrow V + g g^\top,\quad x \leftarrow x - \eta\,[V^{1/2} + \varepsilon I]^{-1} g
 
     A window as long as the run is AdaGrad itself. A shorter window is the hard window of Algorithm 3 of the paper: when
-    it is full, V starts again from zero. ``GGT(history="gradient", betas=(0, 1))`` forgets the oldest gradient instead.
-    The length of a step is at most lr.
+    it is full, V starts again from zero. ``GGT(params, betas=(0, 1), finish="none", shrinkage=0.0)`` forgets the oldest
+    gradient instead. The length of a step is at most lr.
 
     Args:
         params: parameters, named parameters, or param groups.
