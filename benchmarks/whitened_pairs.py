@@ -1,6 +1,6 @@
 """Does whitening help? Optimizers alone and whitened, on equations that networks solve, with equal trials for all.
 
-    python benchmarks/whitened_pairs.py OUT [--methods alone kept] [--problems pinn-poisson] [--workers 1]
+    python benchmarks/whitened_pairs.py OUT [--methods alone kept] [--problems pinn-poisson] [--seeds 0 1 2]
 
 trains, and appends one line for each finished run to ``OUT/results.jsonl``. After an interruption, the same command
 goes on with the rest. When all runs are there, it writes a summary and a figure; ``--summary`` writes them from the
@@ -16,8 +16,9 @@ seed 100, which is not reported, to find its learning rate and its momentum:
    rate to the better one of its neighbours, or √10 times beyond the best rate if no rate beyond it was tried.
 
 The trial with the lowest training loss at the end wins; the error against the exact solution plays no part. The winner
-then runs with the fresh seeds 0, 1 and 2, and these runs are reported. All runs have the same number of steps and a
-cosine schedule to zero. Weight decay is zero for all: an exact solution is sought, and nothing is to be regularized.
+then runs with fresh seeds (0, 1 and 2, or ``--seeds``), and these runs are reported. All runs have the same number of
+steps and a cosine schedule to zero. Weight decay is zero for all: an exact solution is sought, and nothing is to be
+regularized.
 """
 
 import argparse
@@ -138,13 +139,13 @@ def trials_of(records: Sequence[Record], entrant: Entrant) -> list[Record]:
     return [r for r in found if r["seed"] == TUNING_SEED]
 
 
-def fresh_of(records: Sequence[Record], entrant: Entrant) -> list[Record]:
+def fresh_of(records: Sequence[Record], entrant: Entrant, seeds: Sequence[int] = SEEDS) -> list[Record]:
     """The runs of an entrant with fresh seeds and with what its trials chose, in the order of seeds."""
     best = best_trial(trials_of(records, entrant))
     if best is None:
         return []
     choice = (entrant, best["lr"], best["momentum"])
-    found = [r for r in records if (entrant_of(r), r["lr"], r["momentum"]) == choice and r["seed"] in SEEDS]
+    found = [r for r in records if (entrant_of(r), r["lr"], r["momentum"]) == choice and r["seed"] in seeds]
     return sorted(found, key=lambda r: int(r["seed"]))
 
 
@@ -168,7 +169,7 @@ def better_rate(trials: Sequence[Record]) -> float:
     return math.sqrt(rates[place] * neighbour)
 
 
-def next_trials(entrant: Entrant, records: Sequence[Record], steps: int) -> list[Trial]:
+def next_trials(entrant: Entrant, records: Sequence[Record], steps: int, seeds: Sequence[int] = SEEDS) -> list[Trial]:
     """The runs that an entrant needs next, in view of its finished runs; none when it has all of them."""
 
     def trial(lr: float, momentum: float, seed: int = TUNING_SEED) -> Trial:
@@ -182,7 +183,7 @@ def next_trials(entrant: Entrant, records: Sequence[Record], steps: int) -> list
         if best is None:
             return []  # no rate of the grid works; the summary says so
         if len(trials) == TRIALS:
-            fresh = [trial(best["lr"], best["momentum"], seed) for seed in SEEDS]
+            fresh = [trial(best["lr"], best["momentum"], seed) for seed in seeds]
             return [t for t in fresh if t.key not in done]
         if len(trials) == len(RATES):
             trials += [trial(best["lr"], momentum) for momentum in OTHER_MOMENTA]
@@ -201,10 +202,12 @@ class Score:
     values: tuple[float, ...]
     lr: float
     momentum: float
+    wanted: int
+    """How many fresh runs there are to be."""
 
     @property
     def complete(self) -> bool:
-        return len(self.values) == len(SEEDS)
+        return len(self.values) == self.wanted
 
     @property
     def mean(self) -> float:
@@ -217,13 +220,14 @@ class Score:
         return statistics.stdev(self.values) / math.sqrt(len(self.values)) if finite else math.inf
 
 
-def scores(records: Sequence[Record]) -> dict[Entrant, Score]:
+def scores(records: Sequence[Record], seeds: Sequence[int] = SEEDS) -> dict[Entrant, Score]:
     """The score of every entrant that has fresh runs."""
     found = {}
     for entrant in dict.fromkeys(entrant_of(r) for r in records):
-        runs = fresh_of(records, entrant)
+        runs = fresh_of(records, entrant, seeds)
         if runs:
-            found[entrant] = Score(tuple(last(r, r["metric"]) for r in runs), runs[0]["lr"], runs[0]["momentum"])
+            values = tuple(last(r, r["metric"]) for r in runs)
+            found[entrant] = Score(values, runs[0]["lr"], runs[0]["momentum"], len(seeds))
     return found
 
 
@@ -259,7 +263,7 @@ def _cell(score: Score | None) -> str:
         return "not run"
     diverged = sum(not math.isfinite(value) for value in score.values)
     text = f"{diverged} of {len(score.values)} diverged" if diverged else f"{score.mean:.2g} ± {score.error:.1g}"
-    return text if score.complete else f"{text} ({len(score.values)} of {len(SEEDS)} seeds)"
+    return text if score.complete else f"{text} ({len(score.values)} of {score.wanted} seeds)"
 
 
 def best_table(found: dict[Entrant, Score], method: Method) -> str:
@@ -294,10 +298,9 @@ def named(method: Method) -> str:
     return next(words[name] for name, known in METHODS.items() if known == method)
 
 
-def choices_table(records: Sequence[Record]) -> str:
+def choices_table(records: Sequence[Record], found: dict[Entrant, Score]) -> str:
     """Markdown: what the trials chose for each entrant, with a note where the rate is at the edge of those tried."""
     lines = ["| problem | optimizer | whitened | rate | momentum | trials | note |", "|---|---|---|---|---|---|---|"]
-    found = scores(records)
     for entrant, score in sorted(found.items(), key=lambda item: str(item[0])):
         trials = trials_of(records, entrant)
         rates = [r["lr"] for r in trials]
@@ -312,14 +315,15 @@ def choices_table(records: Sequence[Record]) -> str:
     return "\n".join(lines)
 
 
-def burgers_errors(records: Sequence[Record], method: Method) -> str:
+def burgers_errors(records: Sequence[Record], method: Method, seeds: Sequence[int] = SEEDS) -> str:
     """Markdown: the relative error on Burgers' equation, which is not the metric of that problem."""
     lines = ["| optimizer | alone | whitened |", "|---|---|---|"]
     for optimizer in OPTIMIZERS:
         cells = []
         for how in (ALONE, method):
-            runs = fresh_of(records, Entrant("pinn-burgers", optimizer, *how))
-            cells.append(_cell(Score(tuple(last(r, "error") for r in runs), 0.0, 0.0) if runs else None))
+            runs = fresh_of(records, Entrant("pinn-burgers", optimizer, *how), seeds)
+            values = tuple(last(r, "error") for r in runs)
+            cells.append(_cell(Score(values, 0.0, 0.0, len(seeds)) if runs else None))
         lines.append(f"| {optimizer} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -331,9 +335,9 @@ def count(found: dict[Entrant, Score], method: Method) -> tuple[int, int]:
     return sum(w.mean < a.mean for a, w in complete), len(complete)
 
 
-def summary(records: Sequence[Record], method: Method) -> str:
+def summary(records: Sequence[Record], method: Method, seeds: Sequence[int] = SEEDS) -> str:
     """The page of a record: the pairs, the best, the choices of the trials."""
-    found = scores(records)
+    found = scores(records, seeds)
     wins, pairs = count(found, method)
     return "\n\n".join(
         [
@@ -341,18 +345,18 @@ def summary(records: Sequence[Record], method: Method) -> str:
             table(found, method),
             best_table(found, method),
             "Relative error on Burgers' equation:",
-            burgers_errors(records, method),
+            burgers_errors(records, method, seeds),
             "What the trials chose:",
-            choices_table(records),
+            choices_table(records, found),
         ]
     )
 
 
-def draw(records: Sequence[Record], path: Path) -> None:
+def draw(records: Sequence[Record], seeds: Sequence[int], path: Path) -> None:
     """Draw all methods that have fresh runs: one panel for each problem."""
     from ggt_lab.figures.side_by_side import draw_sides  # noqa: PLC0415 - needs matplotlib
 
-    found = scores(records)
+    found = scores(records, seeds)
     methods = list(METHODS.values())
     panels = {
         TITLES[problem]: {
@@ -375,13 +379,14 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--problems", nargs="+", choices=PROBLEMS, default=PROBLEMS)
     parser.add_argument("--optimizers", nargs="+", choices=OPTIMIZERS, default=list(OPTIMIZERS))
+    parser.add_argument("--seeds", nargs="+", type=int, default=list(SEEDS), help="fresh seeds, for the reported runs")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--summary", action="store_true", help="train nothing; sum up the runs that are there")
     arguments = parser.parse_args()
     results = Results(arguments.out / "results.jsonl")
     methods = [METHODS[name] for name in arguments.methods]
     entrants = [Entrant(p, o, *method) for p in arguments.problems for o in arguments.optimizers for method in methods]
-    total = len(entrants) * (TRIALS + len(SEEDS))
+    total = len(entrants) * (TRIALS + len(arguments.seeds))
 
     def tell(trial: Trial, record: Record) -> None:
         done = sum(entrant_of(r) in entrants for r in results)
@@ -391,20 +396,20 @@ def main() -> None:
     with processes(arguments.workers) as pool:
         for problem in () if arguments.summary else arguments.problems:
             those = [entrant for entrant in entrants if entrant.problem == problem]
-            while trials := [t for e in those for t in next_trials(e, list(results), arguments.steps)]:
+            while trials := [t for e in those for t in next_trials(e, list(results), arguments.steps, arguments.seeds)]:
                 run_all(trials, execute, results, pool, on_done=tell)
     records = list(results)
     versions = {name: version(name) for name in ("torch", "pytorch_optimizer", "numpy")}
     config = {"steps": arguments.steps, "rates": RATES, "momenta": [FIRST_MOMENTUM, *OTHER_MOMENTA]}
-    config |= {"tuning_seed": TUNING_SEED, "seeds": SEEDS, "optimizers": OPTIMIZERS, "runs": len(records)}
+    config |= {"tuning_seed": TUNING_SEED, "seeds": arguments.seeds, "optimizers": OPTIMIZERS, "runs": len(records)}
     config |= {"versions": {**versions, "python": platform.python_version()}, "machine": platform.platform()}
     (arguments.out / "config.json").write_text(json.dumps(config, indent=1) + "\n")
     for name in (name for name in arguments.methods if name != "alone"):
         page = arguments.out / f"summary_{name}.md"
-        page.write_text(summary(records, METHODS[name]) + "\n")
+        page.write_text(summary(records, METHODS[name], arguments.seeds) + "\n")
         print(f"\n{page.read_text()}")
-    if scores(records):
-        draw(records, arguments.out / "pairs")
+    if scores(records, arguments.seeds):
+        draw(records, arguments.seeds, arguments.out / "pairs")
 
 
 if __name__ == "__main__":

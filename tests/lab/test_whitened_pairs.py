@@ -60,7 +60,7 @@ def test_search(pairs, best_rate, last_rates, note):
     assert [r["lr"] for r in tuning[-2:]] == pytest.approx(last_rates)
     best = min(tuning, key=lambda r: r["points"][-1]["loss"])
     assert {(r["lr"], r["momentum"]) for r in records[8:]} == {(best["lr"], 0.95)}
-    (line,) = pairs.choices_table(records).splitlines()[2:]
+    (line,) = pairs.choices_table(records, pairs.scores(records)).splitlines()[2:]
     assert line == f"| Poisson | Muon | {HOW} | {best['lr']:.2g} | 0.95 | 8 | {note} |"
 
 
