@@ -36,8 +36,8 @@ class Entrant:
     """It enters the deep tasks, too."""
 
     def rules(self) -> dict[str, Any]:
-        """All that decides a run: the fields without the title."""
-        return {key: value for key, value in asdict(self).items() if key != "title"}
+        """All that decides a run: the fields without the title, and without the tasks that the entrant enters."""
+        return {key: value for key, value in asdict(self).items() if key not in ("title", "deep")}
 
     def spec_with(self, settings: Mapping[str, float]) -> str:
         """The spec with these settings."""
@@ -99,10 +99,16 @@ ENTRANTS = (
     Entrant(
         "ggt-momentum-polar", "GGT momentum, polar", f"PaperGGT(window=50, finish='polar', {_GGT.format(beta2=1.0)})"
     ),
+    Entrant(
+        "ggt-momentum-rows",
+        "GGT momentum, polar rows",
+        f"PaperGGT(window=50, finish='polar_rows', {_GGT.format(beta2=1.0)})",
+        deep=True,
+    ),
     Entrant("ggt", "GGT (default)", f"GGT(window=50, {_GGT.format(beta2=1.0)})", deep=True),
     Entrant("ggt-polar", "GGT polar rows", f"GGT(window=50, finish='polar_rows', {_GGT.format(beta2=1.0)})", deep=True),
     Entrant("whiten-adamw", "whiten(AdamW)", f"whiten({_ADAMW}, window=50)"),
-    Entrant("whiten-muon", "whiten(Muon)", f"whiten({_MUON}, window=50)"),
+    Entrant("whiten-muon", "whiten(Muon)", f"whiten({_MUON}, window=50)", deep=True),
     Entrant("whiten-normuon", "whiten(NorMuon)", f"whiten({_NORMUON}, window=50)"),
     Entrant("whiten-soap", "whiten(SOAP)", f"whiten({_SOAP}, window=50)", deep=True),
 )

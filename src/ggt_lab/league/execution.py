@@ -30,7 +30,8 @@ def execute(run: LeagueRun) -> Record:
 
     Returns:
         The run as a record. Its ``points`` are the evaluations, ``skipped`` counts moves that were not finite, and
-        ``cost_s`` is the time that the budget is charged: seconds of the core, or of the clock on a GPU.
+        ``cost_s`` is the time that the budget is charged: seconds of the core; on a GPU seconds of the clock,
+        divided by the number of runs that share it.
     """
     clock = time.process_time if run.device == "cpu" else time.perf_counter
     began = clock()
@@ -68,7 +69,7 @@ def execute(run: LeagueRun) -> Record:
             "spec": run.entrant.spec_with(dict(run.settings)),
         },
         **{"status": status, "skipped": skipped, "points": points},
-        "cost_s": round(clock() - began, 2),
+        "cost_s": round((clock() - began) / (1 if run.device == "cpu" else run.sharing), 2),
     }
 
 

@@ -1,9 +1,11 @@
 """Run what is missing of the league, in a folder that belongs to one protocol. After an interruption it goes on."""
 
 import json
+import math
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +17,7 @@ from ggt_lab.league.execution import execute, fresh_problem
 from ggt_lab.league.protocol import LeagueRun, Protocol, next_runs
 from ggt_lab.league.tasks import LeagueTask
 from ggt_lab.optimizers.specs import missing_package
-from ggt_lab.runs.process_pool import processes, run_all
+from ggt_lab.runs.process_pool import processes, run_as_ready
 from ggt_lab.runs.results import Record, Results
 
 __all__ = ["Field", "check_folder", "finished", "missing_data", "missing_packages", "play"]
@@ -101,7 +103,7 @@ def play(
     minutes: float | None = None,
     on_done: Callable[[LeagueRun, Record], None] | None = None,
 ) -> bool:
-    """Make the runs that are missing, cell by cell, ``jobs`` at a time.
+    """Make the runs that are missing, ``jobs`` at a time; those of the first cells begin first.
 
     Cells whose package or data is missing are left out, and so is what no longer fits into the budget of a task; the
     summary names both.
@@ -124,32 +126,29 @@ def play(
     spent = Counter[str]()
     for record in done.values():
         spent[record["task"]] += record["cost_s"]
-    until = time.monotonic() + 60 * minutes if minutes is not None else None
+    until = time.monotonic() + 60 * minutes if minutes is not None else math.inf
+    running: set[str] = set()
 
-    def within_budget(cells: Sequence[tuple[LeagueTask, Entrant]]) -> list[tuple[LeagueTask, Entrant]]:
-        return [cell for cell in cells if spent[cell[0].name] < 60 * cell[0].minutes]
+    def ready() -> list[LeagueRun]:
+        """The next runs of the first cells that can go on, as many as there are idle processes."""
+        found: list[LeagueRun] = []
+        for task, entrant in cells:
+            if spent[task.name] < 60 * task.minutes:
+                runs = next_runs(field.protocol, task, entrant, done, field.device)
+                found += [replace(run, sharing=jobs) for run in runs if run.key not in running]
+            if len(running) + len(found) >= jobs:
+                break
+        begun = found[: jobs - len(running)] if time.monotonic() < until else []
+        running.update(run.key for run in begun)
+        return begun
 
     def note(run: LeagueRun, record: Record) -> None:
+        running.remove(run.key)
         done[run.key] = record
         spent[run.task.name] += record["cost_s"]
         if on_done is not None:
             on_done(run, record)
 
     with processes(jobs) as pool:
-        while wave := _wave(field, within_budget(cells), done, jobs):
-            if until is not None and time.monotonic() > until:
-                return False
-            run_all(wave, execute, results, pool, on_done=note)
-    return True
-
-
-def _wave(
-    field: Field, cells: Sequence[tuple[LeagueTask, Entrant]], done: dict[str, Record], jobs: int
-) -> list[LeagueRun]:
-    """The runs that can be made now: those of the first cell that lacks some, and of more cells for more processes."""
-    wave: list[LeagueRun] = []
-    for task, entrant in cells:
-        wave += next_runs(field.protocol, task, entrant, done, field.device)
-        if len(wave) >= jobs:
-            break
-    return wave
+        run_as_ready(ready, execute, results, pool, on_done=note)
+    return time.monotonic() < until

@@ -10,9 +10,9 @@
 
 A widened grid costs trials, so that nobody has more than eight. The trial with the lowest ``tuned_by`` at its end wins.
 
-**The report.** The winner runs with five fresh seeds. Trials of small tasks have the length of these runs, because
-shorter ones predicted badly in the first season. Trials of deep tasks are shorter: for AdamW they are repeated at full
-length, and `cells.shortness` says what short trials cost.
+**The report.** The winner runs with five fresh seeds, on deep tasks with three. Trials of small tasks have the length of
+these runs, because shorter ones predicted badly in the first season. Trials of deep tasks are shorter: for AdamW they
+are repeated at full length, and `cells.shortness` says what short trials cost.
 
 **Equal for all.** A seed fixes the start and all batches. First-order methods have a cosine schedule to zero; L-BFGS
 has none. A step whose loss or gradient is not finite is left out and counted, for everybody; ten in a row end a run as
@@ -66,6 +66,10 @@ class Protocol:
         """The entrant of that name."""
         return next(entrant for entrant in self.entrants if entrant.name == name)
 
+    def seeds_of(self, task: LeagueTask) -> tuple[int, ...]:
+        """The fresh seeds of a task."""
+        return self.seeds[: task.seeds]
+
     def enters(self, entrant: Entrant, task: LeagueTask) -> bool:
         """Whether the entrant enters the task: L-BFGS needs full batches, and deep tasks have fewer entrants."""
         return (entrant.kind == "first order" or task.full_batch) and (entrant.deep or not task.deep)
@@ -113,6 +117,8 @@ class LeagueRun:
     evaluations: int
     digest: str
     device: str = "cpu"
+    sharing: int = 1
+    """How many runs share the device; each is charged its part of the time."""
 
     @property
     def lr(self) -> float:
@@ -192,7 +198,7 @@ def fresh_runs(
 ) -> list[LeagueRun]:
     """The reported runs of the winner among the trials."""
     cell = _Cell(protocol, task, entrant, device)
-    return [cell.run(best.power, dict(best.settings), seed, task.steps) for seed in protocol.seeds]
+    return [cell.run(best.power, dict(best.settings), seed, task.steps) for seed in protocol.seeds_of(task)]
 
 
 def full_length_trials(protocol: Protocol, trials: Sequence[LeagueRun]) -> list[LeagueRun]:

@@ -1,16 +1,19 @@
 """How an entrant moves: one gradient at a time, or by L-BFGS, whose line search takes several gradients."""
 
 import math
+import re
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from ggt_lab.league.entrants import Entrant
-from ggt_lab.optimizers.specs import optimizer_factory
+from ggt_lab.optimizers.specs import finish_of, optimizer_factory
 from ggt_lab.problems import Problem
+from ggt_lab.problems.deep_problem import DeepProblem
 from ggt_lab.runs.training_loop import loss_gradients
+from torch_ggt import param_groups
 
 __all__ = ["Move", "Stepper", "make_stepper"]
 
@@ -51,7 +54,7 @@ class _FirstOrder:
 
     def __init__(self, problem: Problem, spec: str, rate_at: Callable[[int], float]) -> None:
         self._parameters = list(problem.parameters())
-        self.optimizer = optimizer_factory(spec)(self._parameters, rate_at(0))
+        self.optimizer = optimizer_factory(spec)(_sorted_parameters(problem, spec), rate_at(0))
         self._rate_at = rate_at
         # A deep problem has a faster way to its gradients than a loss and autograd.
         given: Callable[[], Tensor | None] | None = getattr(problem, "take_gradients", None)
@@ -67,6 +70,18 @@ class _FirstOrder:
         if finite:
             self.optimizer.step()
         return Move(1, finite)
+
+
+def _sorted_parameters(problem: Problem, spec: str) -> list[Any]:
+    """The parameters of a small problem; the param groups of a deep one, alike for everybody.
+
+    In a deep model embeddings and the last layer are no hidden matrices: Muon's authors leave them to AdamW, and our
+    polar finishes leave them to "adam". Norms and biases have no weight decay, whoever the optimizer is.
+    """
+    if not isinstance(problem, DeepProblem):
+        return list(problem.parameters())
+    head = {f"^{re.escape(problem.head)}$": {"role": "rest"}}
+    return param_groups(problem.model, finish=finish_of(spec), overrides=head)
 
 
 class _LBFGS:

@@ -35,15 +35,18 @@ class LeagueTask:
     """What is known of the number that is reported."""
     data: str = ""
     """The data that it needs; empty if the problem makes its data."""
+    seeds: int | None = None
+    """How many of the protocol's fresh seeds are reported; None means all of them."""
 
     def rules(self) -> dict[str, Any]:
-        """All that decides a run: the fields without those that are words for readers."""
-        return {key: value for key, value in asdict(self).items() if key not in ("title", "reference", "data")}
+        """All that decides a run: the fields that are set, without those that are words for readers."""
+        words = ("title", "reference", "data")
+        return {key: value for key, value in asdict(self).items() if key not in words and value is not None}
 
 
 _PINN: dict[str, Any] = {"tuned_by": "loss", "full_batch": True}
 _SPLIT: dict[str, Any] = {"metric": "test_loss", "tuned_by": "validation_loss"}
-_DEEP: dict[str, Any] = {**_SPLIT, "deep": True}
+_DEEP: dict[str, Any] = {**_SPLIT, "deep": True, "seeds": 3}
 
 SMALL = (
     LeagueTask(

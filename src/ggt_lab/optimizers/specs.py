@@ -19,7 +19,7 @@ from ggt_lab.problems.unknown_name import unknown
 from torch_ggt import GGT, Adadelta, AdaGrad, NAdam, RMSprop, whiten
 from torch_ggt.formats import FORMATS
 
-__all__ = ["check_optimizer", "missing_package", "optimizer_factory", "optimizer_names", "window_of"]
+__all__ = ["check_optimizer", "finish_of", "missing_package", "optimizer_factory", "optimizer_names", "window_of"]
 
 OptimizerFactory = Callable[[Iterable[torch.nn.Parameter], float], torch.optim.Optimizer]
 """A function of parameters and a learning rate that makes an optimizer."""
@@ -111,6 +111,17 @@ def window_of(spec: str) -> int | None:
     made: Any = optimizer_factory(spec)([torch.nn.Parameter(torch.zeros(2, 2))], 1e-3)
     rows = getattr(made, "whitening", made).defaults.get("window")
     return rows if isinstance(rows, int) else None
+
+
+def finish_of(spec: str) -> str | None:
+    """The finish that the spec of an optimizer of ours names; None if it names none.
+
+    Example:
+        >>> finish_of("GGT(finish='polar')"), finish_of("whiten(AdamW, window=50)")
+        ('polar', None)
+    """
+    finish = _parse(spec)[2].get("finish")
+    return finish if isinstance(finish, str) else None
 
 
 def missing_package(spec: str) -> str | None:

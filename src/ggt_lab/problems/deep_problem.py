@@ -58,6 +58,7 @@ class DeepProblem:
 
     Attributes:
         metric: the number of `evaluate` that is to be small.
+        head: the name of the weight of the last layer. Muon leaves it to AdamW, and its name alone tells what it is.
         epochs: the length of a run; ``steps`` is ``epochs`` times ``steps_per_epoch``.
         batch: the number of sequences or images in a step.
         autocast: on a GPU, compute the model in bfloat16. Recurrent layers are computed in float16, for cuDNN does so
@@ -75,6 +76,7 @@ class DeepProblem:
     """
 
     metric: str
+    head: str = "out.weight"
     epochs: int
     batch: int
     autocast: bool = False

@@ -99,6 +99,7 @@ class Cifar10(ImageProblem):
     A step has more than a thousand small kernels. Compiled and captured, it takes a small part of the time.
     """
 
+    head = "classify.weight"
     epochs = 30
     base, blocks = 32, 4
     captured = compiled = True

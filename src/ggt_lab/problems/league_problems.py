@@ -1,6 +1,7 @@
 """The deep tasks of the league: deep problems with a part of the data to tune on and another part to report.
 
-Nothing is regularized but by the optimizer's own weight decay, which the league tunes.
+Nothing is regularized but by the optimizer's own weight decay, which the league tunes. Nothing is compiled: a league
+has many short runs, and each would wait for the compiler.
 """
 
 from collections.abc import Mapping
@@ -23,6 +24,7 @@ class LeagueGPT(PTBCharactersTransformer):
     """A GPT of 10.8 M parameters on PTB characters, without dropout; tuned on the validation text."""
 
     metric, with_test, dropout = "test_loss", True, 0.0
+    batch, compiled = 32, False
 
 
 @register_with_tiny("league-gpt-bytes")
@@ -30,6 +32,7 @@ class BytesGPT(PTBCharactersTransformer):
     """A GPT of 25.6 M parameters on the bytes of Python sources, see `ggt_lab.data.python_sources`."""
 
     metric, with_test, dropout = "test_loss", True, 0.0
+    batch, compiled = 32, False
     layers, width, heads = 8, 512, 8
 
     def _read(self) -> Text:
@@ -38,9 +41,10 @@ class BytesGPT(PTBCharactersTransformer):
 
 @register_with_tiny("league-lstm-ptb")
 class LeagueLSTM(PTBCharacters):
-    """The LSTM of claim R1 without the penalty on weights; tuned on the validation text."""
+    """The LSTM of claim R1 in batches of 128, without its regularization; tuned on the validation text."""
 
-    metric, with_test, l2 = "test_loss", True, 0.0
+    metric, with_test, l2, dropout, weight_drop = "test_loss", True, 0.0, 0.0, 0.0
+    batch, captured = 128, True
 
 
 @register_with_tiny("league-shake-shake")
@@ -56,7 +60,7 @@ class LeagueSmallResNet(ImageProblem):
     """A residual network of 0.7 M parameters; 5,000 training images are set aside to tune on."""
 
     epochs, width, blocks, validation = 4, 32, 2, 5000
-    captured = compiled = True
+    captured = True
     tiny: ClassVar[Mapping[str, Any]] = {"epochs": 2, "batch": 16, "width": 4, "blocks": 1, "validation": 16}
 
     def _make_model(self) -> nn.Module:

@@ -5,7 +5,8 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
+from concurrent import futures
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing.connection import wait
@@ -16,7 +17,7 @@ import torch
 from ggt_lab.runs.environment import environment
 from ggt_lab.runs.results import Record, Results, Task
 
-__all__ = ["TaskError", "processes", "run_all", "waiting"]
+__all__ = ["TaskError", "processes", "run_all", "run_as_ready", "waiting"]
 
 
 _T = TypeVar("_T", bound=Task)
@@ -96,13 +97,38 @@ def run_all(
     *,
     on_done: Callable[[_T, Record], None] | None = None,
 ) -> None:
-    """Run the tasks that are not finished yet, and append each record as soon as it is there.
+    """Run the tasks that are not finished yet, and append each record as soon as it is there; see `run_as_ready`.
+
+    Args:
+        tasks: the work.
+        execute: does one task.
+        results: the file of the records.
+        pool: the processes, see `processes`.
+        on_done: called after each task.
+    """
+    left = waiting(tasks, results)
+
+    def all_at_once() -> list[_T]:
+        return [left.pop(0) for _ in range(len(left))]
+
+    run_as_ready(all_at_once, execute, results, pool, on_done=on_done)
+
+
+def run_as_ready(
+    ready: Callable[[], Iterable[_T]],
+    execute: Callable[[_T], Record | None],
+    results: Results,
+    pool: Executor,
+    *,
+    on_done: Callable[[_T, Record], None] | None = None,
+) -> None:
+    """Run tasks of which some depend on the results of others, and append each record as soon as it is there.
 
     After an interruption, by Ctrl-C or worse, the same call goes on with the rest. If a task raises, the tasks that
     run beside it are finished and written, and then the error is raised.
 
     Args:
-        tasks: the work.
+        ready: gives the tasks that can begin now, each task once. It is called at the beginning and after each task.
         execute: does one task. It must be a function of a module, so that a process can import it. It returns None
             for a task that is not finished, and then nothing is appended.
         results: the file of the records; each record gets the task's key and the environment.
@@ -110,29 +136,38 @@ def run_all(
         on_done: called after each task.
     """
     made_in = environment()
-    with _interrupts_later():  # a submission may start a process
-        jobs = {pool.submit(execute, task): task for task in waiting(tasks, results)}
+    jobs: dict[Future[Record | None], _T] = {}
     failure: Exception | None = None
-    for job in as_completed(jobs):
-        if job.cancelled():
-            continue
-        try:
-            result = job.result()
-        except BrokenProcessPool as error:
-            raise TaskError(
-                "a process ended in the middle of its work (killed, perhaps for want of memory: try fewer workers). "
-                f"What is finished is in {results.path}; the same command goes on from there."
-            ) from error
-        except (Exception, SystemExit) as error:  # it is raised below
-            failure = failure or _not_an_exit(error, jobs[job])
-            for other in jobs:
-                other.cancel()
-            continue
-        if result is None:
-            continue
-        record = {"key": jobs[job].key, **result, "environment": made_in}
-        results.append(record)
-        if on_done is not None:
-            on_done(jobs[job], record)
+
+    def begin() -> None:
+        with _interrupts_later():  # a submission may start a process
+            jobs.update({pool.submit(execute, task): task for task in ready()})
+
+    begin()
+    while jobs:
+        for job in futures.wait(jobs, return_when=futures.FIRST_COMPLETED).done:
+            task = jobs.pop(job)
+            if job.cancelled():
+                continue
+            try:
+                result = job.result()
+            except BrokenProcessPool as error:
+                raise TaskError(
+                    "a process ended in the middle of its work (killed, perhaps for want of memory: try fewer workers)."
+                    f" What is finished is in {results.path}; the same command goes on from there."
+                ) from error
+            except (Exception, SystemExit) as error:  # it is raised below
+                failure = failure or _not_an_exit(error, task)
+                for other in jobs:
+                    other.cancel()
+                continue
+            if result is None:
+                continue
+            record = {"key": task.key, **result, "environment": made_in}
+            results.append(record)
+            if on_done is not None:
+                on_done(task, record)
+        if failure is None:
+            begin()
     if failure is not None:
         raise failure
