@@ -14,7 +14,7 @@ from ggt_lab.league.comparisons import pairs, profile, ranks, reached, rivalry
 from ggt_lab.league.entrants import BASELINES, ENTRANTS, OURS, RECOMMENDED
 from ggt_lab.league.execution import execute
 from ggt_lab.league.play import Field, check_folder, missing_packages, play
-from ggt_lab.league.protocol import PROTOCOL, SMOKE, best_trial, next_runs, trials_of
+from ggt_lab.league.protocol import PROTOCOL, SMOKE, best_trial, fresh_runs, next_runs, trials_of
 from ggt_lab.league.steppers import make_stepper
 from ggt_lab.league.tables import cell_words, parts, rival_wins
 from ggt_lab.problems import problem_class
@@ -82,6 +82,46 @@ def test_short_trials_are_checked_once_for_each_task():
         run["points"][-1][task.tuned_by] = 4.0 if trial == best else 2.0
     found = shortness(field, task, done)
     assert (found.same_choice, found.cost) == (False, 2.0)
+
+
+def test_deep_tasks_have_fewer_seeds_and_evaluations():
+    task = PROTOCOL.task("gpt-ptb")
+    done = search(lambda power, settings: 1.0 + abs(power + 4), SGD, task)
+    fresh = [run for run in done.values() if run["seed"] != PROTOCOL.tuning_seed]
+    assert {run["seed"] for run in fresh} == set(PROTOCOL.seeds_of(task)) == {10, 11, 12}
+    best = best_trial(trials_of(PROTOCOL, task, SGD, done), done)
+    assert {run.evaluations for run in fresh_runs(PROTOCOL, task, SGD, best)} == {task.evaluations}
+
+
+def test_which_tasks_an_entrant_enters_decides_no_run():
+    assert PROTOCOL.digest(TASK, ADAMW) == PROTOCOL.digest(TASK, replace(ADAMW, deep=False))
+    assert PROTOCOL.digest(TASK, ADAMW) != PROTOCOL.digest(replace(TASK, warm_up=0.1), ADAMW)
+
+
+def test_the_rate_rises_and_falls():
+    problem = problem_class("factorization")(0, CPU)
+    stepper = make_stepper(problem, SGD, dict(SGD.start), 0.1, 100, warm_up=0.05)
+    rates = []
+    for done in range(100):
+        stepper.move(done)
+        rates.append(stepper.optimizer.param_groups[0]["lr"])
+    expected = [0.1 * min(1.0, (t + 1) / 5) * (1 + math.cos(math.pi * t / 100)) / 2 for t in range(100)]
+    assert rates == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("name", ["muon", "ggt-polar", "adamw"])
+def test_embeddings_and_heads_are_no_hidden_matrices(name):
+    problem = problem_class("league-gpt-ptb-tiny")(0, CPU)
+    entrant = PROTOCOL.entrant(name)
+    groups = make_stepper(problem, entrant, dict(entrant.start, weight_decay=0.1), 0.1, 10).optimizer.param_groups
+    of = {p: group for group in groups for p in group["params"]}
+    roles = {n: of[p]["role"] for n, p in problem.model.named_parameters()}
+    assert roles["tokens.weight"] == roles["out.weight"] == roles["layers.0.widen.bias"] == "rest"
+    assert roles["layers.0.widen.weight"] == roles["layers.0.attention.out.weight"] == "matrix"
+    decays = {n: of[p]["weight_decay"] for n, p in problem.model.named_parameters()}
+    assert (decays["out.weight"], decays["layers.0.widen.weight"], decays["layers.0.widen.bias"]) == (0.1, 0.1, 0.0)
+    if name == "ggt-polar":
+        assert {group["finish"] for group in groups} == {"polar_rows", "adam"}
 
 
 def test_an_edge_is_marked():

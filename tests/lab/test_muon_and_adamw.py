@@ -48,6 +48,28 @@ def test_each_tensor_by_its_own_optimizer():
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
 
 
+def test_groups_say_what_is_a_hidden_matrix():
+    """Groups with roles: an embedding goes to AdamW, and each group keeps its own weight decay."""
+    torch.manual_seed(0)
+    embedding, hidden, bias = (nn.Parameter(torch.randn(*shape).double()) for shape in ((5, 4), (4, 4), (4,)))
+    ours = [{"params": [hidden], "role": "matrix"}, {"params": [embedding], "role": "rest"}]
+    ours.append({"params": [bias], "role": "rest", "weight_decay": 0.0})
+    copies = [p.detach().clone().requires_grad_() for p in (hidden, embedding, bias)]
+    muon = torch.optim.Muon([copies[0]], 0.01, 0.5, 0.9, adjust_lr_fn="match_rms_adamw")
+    adamw = torch.optim.AdamW(
+        [{"params": [copies[1]]}, {"params": [copies[2]], "weight_decay": 0.0}], 0.01, weight_decay=0.5
+    )
+    optimizer = MuonAndAdamW(ours, lr=0.01, weight_decay=0.5, momentum=0.9)
+    for _ in range(4):
+        for p, copy in zip((hidden, embedding, bias), copies, strict=True):
+            p.grad = torch.randn_like(p)
+            copy.grad = p.grad.clone()
+        for each in (optimizer, muon, adamw):
+            each.step()
+    for p, copy in zip((hidden, embedding, bias), copies, strict=True):
+        torch.testing.assert_close(p, copy, rtol=1e-12, atol=1e-12)
+
+
 def test_normuon_against_its_formula():
     """Momentum, polar factor, rows divided by their running size, norm restored; a literal loop in NumPy's manner."""
     torch.manual_seed(0)

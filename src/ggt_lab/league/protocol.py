@@ -10,12 +10,13 @@
 
 A widened grid costs trials, so that nobody has more than eight. The trial with the lowest ``tuned_by`` at its end wins.
 
-**The report.** The winner runs with five fresh seeds, on deep tasks with three. Trials of small tasks have the length of
-these runs, because shorter ones predicted badly in the first season. Trials of deep tasks are shorter: for AdamW they
-are repeated at full length, and `cells.shortness` says what short trials cost.
+**The report.** The winner runs with five fresh seeds, on deep tasks with three. Trials of small tasks have the length
+of these runs, because shorter ones predicted badly in the first season. Trials of deep tasks are shorter. AdamW's
+trials are repeated at full length there, and `cells.shortness` says what short trials cost.
 
-**Equal for all.** A seed fixes the start and all batches. First-order methods have a cosine schedule to zero; L-BFGS
-has none. A step whose loss or gradient is not finite is left out and counted, for everybody; ten in a row end a run as
+**Equal for all.** A seed fixes the start and all batches. First-order methods have a cosine schedule to zero, and on
+deep tasks the rate first rises for 5 % of the steps: without that AdamW and SOAP fail on the GPT. L-BFGS has no
+schedule. A step whose loss or gradient is not finite is left out and counted, for everybody; ten in a row end a run as
 diverged, and so does a metric that is not finite. The length of a run is a number of gradients: for L-BFGS those of
 its line search count.
 """
@@ -146,7 +147,7 @@ class _Cell:
 
     def run(self, power: int, settings: Mapping[str, float], seed: int, steps: int) -> LeagueRun:
         pairs = tuple(sorted(settings.items()))
-        evaluations = self.protocol.evaluations if seed in self.protocol.seeds else 1
+        evaluations = (self.task.evaluations or self.protocol.evaluations) if seed in self.protocol.seeds else 1
         return LeagueRun(self.task, self.entrant, power, pairs, seed, steps, evaluations, self.digest, self.device)
 
     def trial(self, power: int, settings: Mapping[str, float]) -> LeagueRun:

@@ -36,8 +36,16 @@ class Stepper(Protocol):
         ...
 
 
-def make_stepper(problem: Problem, entrant: Entrant, settings: Mapping[str, float], lr: float, steps: int) -> Stepper:
-    """The stepper of an entrant for a run of ``steps`` gradients."""
+def make_stepper(
+    problem: Problem,
+    entrant: Entrant,
+    settings: Mapping[str, float],
+    lr: float,
+    steps: int,
+    *,
+    warm_up: float = 0.0,
+) -> Stepper:
+    """The stepper of an entrant for a run of ``steps`` gradients; the rate of first-order methods rises for a share."""
     spec = entrant.spec_with(settings)
     if entrant.kind == "L-BFGS":
         return _LBFGS(problem, spec, lr, steps)
@@ -46,7 +54,12 @@ def make_stepper(problem: Problem, entrant: Entrant, settings: Mapping[str, floa
         after = "LBFGS(history_size=50, line_search_fn='strong_wolfe')"
         # Adam has a constant rate here, as is the habit of the field.
         return _Then(_FirstOrder(problem, spec, lambda _: lr), lambda: _LBFGS(problem, after, 1.0, steps), switch)
-    return _FirstOrder(problem, spec, lambda done: lr * (1 + math.cos(math.pi * done / steps)) / 2)
+
+    def rate_at(done: int) -> float:
+        rising = min(1.0, (done + 1) / (warm_up * steps)) if warm_up else 1.0
+        return lr * rising * (1 + math.cos(math.pi * done / steps)) / 2
+
+    return _FirstOrder(problem, spec, rate_at)
 
 
 class _FirstOrder:

@@ -11,6 +11,7 @@ from ggt_lab.league.cells import Cell, cell_of, shortness
 from ggt_lab.league.comparisons import TAUS, by_task, pairs, profile, ranks, rivalry
 from ggt_lab.league.entrants import BASELINES, OURS, RECOMMENDED
 from ggt_lab.league.play import Field, finished, missing_packages
+from ggt_lab.league.tasks import LeagueTask
 from ggt_lab.runs.environment import different_machines
 from ggt_lab.runs.results import Record, Results
 
@@ -38,7 +39,7 @@ def summarize(field: Field, folder: Path, missing_data: Mapping[str, str] | None
     spent = Counter[str]()
     for run in runs.values():
         spent[run["task"]] += run["cost_s"]
-    checks = [check for task in whole.tasks if (check := shortness(whole, task, runs)) is not None]
+    checks = [check for task in whole.tasks if (check := shortness(_where(whole, task, runs), task, runs)) is not None]
     summary: Record = _plain(
         {
             "protocol": field.protocol.common(),
@@ -78,8 +79,14 @@ def _cells(field: Field, runs: Mapping[str, Record], missing_data: Mapping[str, 
             missing = f"needs a GPU for {task.minutes} minutes" + (f" and {task.data}" if task.data else "")
         else:
             missing = ""
-        cells.append(cell_of(field, task, entrant, runs, missing))
+        cells.append(cell_of(_where(field, task, runs), task, entrant, runs, missing))
     return cells
+
+
+def _where(field: Field, task: LeagueTask, runs: Mapping[str, Record]) -> Field:
+    """The field on the device on which the task was played: one folder may hold small tasks and deep ones."""
+    devices = {run["device"] for run in runs.values() if run["task"] == task.name}
+    return field if field.device in devices or not devices else field._replace(device=min(devices))
 
 
 def _step_seconds(results: Results) -> dict[tuple[str, str], float]:

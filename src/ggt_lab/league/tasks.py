@@ -37,6 +37,10 @@ class LeagueTask:
     """The data that it needs; empty if the problem makes its data."""
     seeds: int | None = None
     """How many of the protocol's fresh seeds are reported; None means all of them."""
+    evaluations: int | None = None
+    """How often a reported run is evaluated; None means as often as the protocol says."""
+    warm_up: float | None = None
+    """The share of the steps in which the learning rate rises to its full size; None means that it begins there."""
 
     def rules(self) -> dict[str, Any]:
         """All that decides a run: the fields that are set, without those that are words for readers."""
@@ -46,7 +50,7 @@ class LeagueTask:
 
 _PINN: dict[str, Any] = {"tuned_by": "loss", "full_batch": True}
 _SPLIT: dict[str, Any] = {"metric": "test_loss", "tuned_by": "validation_loss"}
-_DEEP: dict[str, Any] = {**_SPLIT, "deep": True, "seeds": 3}
+_DEEP: dict[str, Any] = {**_SPLIT, "deep": True, "seeds": 3, "evaluations": 10, "warm_up": 0.05}
 
 SMALL = (
     LeagueTask(
