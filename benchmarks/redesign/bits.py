@@ -6,7 +6,6 @@ each dtype of a parameter, and `LIMITS` says how large it may be.
 """
 
 import json
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -160,7 +159,8 @@ def report_rounding(found, arguments):
     print(f"{'set of options':62} {'verdict':18} largest relative difference (limit), for each dtype of parameters")
     for name, row in rows.items():
         if "errors" in row:
-            print(f"{name:62} {row['verdict']:18} {shortened([e.strip()[-300:] for e in row['errors']], arguments.all)}")
+            errors = [error.strip()[-300:] for error in row["errors"]]
+            print(f"{name:62} {row['verdict']:18} {shortened(errors, arguments.all)}")
             continue
         figures = ", ".join(f"{d} {f['largest']:.1e} ({f['limit']:.0e})" for d, f in row["dtypes"].items())
         print(f"{name:62} {row['verdict']:18} {'the same bits' if row['same_bits'] else figures}")

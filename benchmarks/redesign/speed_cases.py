@@ -36,9 +36,7 @@ CPU_CASES = {
     "d = 300,000, r = 100, bfloat16 rows": SpeedCase([[300_000]], {"window": 100, "window_dtype": "bfloat16"}),
     "10 tensors, d = 12,737, r = 20": SpeedCase(SMALL, {"window": 20}),
     "10 tensors, d = 12,737, r = 20, by parameter": SpeedCase(SMALL, {"window": 20, "scope": "parameter"}),
-    "10 tensors, d = 300,000, r = 20, by parameter": SpeedCase(
-        [[30_000]] * 10, {"window": 20, "scope": "parameter"}
-    ),
+    "10 tensors, d = 300,000, r = 20, by parameter": SpeedCase([[30_000]] * 10, {"window": 20, "scope": "parameter"}),
     "d = 300,000, r = 20, gradient history": SpeedCase(
         [[300_000]], {"window": 20, "history": "gradient", "betas": [0.9, 0.99]}
     ),
