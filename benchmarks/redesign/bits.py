@@ -159,8 +159,8 @@ def report_rounding(found, arguments):
     print(f"{'set of options':62} {'verdict':18} largest relative difference (limit), for each dtype of parameters")
     for name, row in rows.items():
         if "errors" in row:
-            errors = [error.strip()[-300:] for error in row["errors"]]
-            print(f"{name:62} {row['verdict']:18} {shortened(errors, arguments.all)}")
+            last_lines = "; ".join(error.strip().splitlines()[-1][:160] for error in row["errors"])
+            print(f"{name:62} {row['verdict']:18} {last_lines}")
             continue
         figures = ", ".join(f"{d} {f['largest']:.1e} ({f['limit']:.0e})" for d, f in row["dtypes"].items())
         print(f"{name:62} {row['verdict']:18} {'the same bits' if row['same_bits'] else figures}")
