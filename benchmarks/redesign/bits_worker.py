@@ -6,6 +6,7 @@ import io
 import sys
 import traceback
 import warnings
+from pathlib import Path
 
 import torch
 from option_sets import OPTION_SETS
@@ -23,29 +24,29 @@ def digest(tensors):
     """The sha256 of dtypes, shapes and values."""
     total = hashlib.sha256()
     for tensor in tensors:
-        flat = tensor.detach().resolve_conj().contiguous()
+        flat = tensor.detach().resolve_conj().contiguous().cpu()
         total.update(f"{flat.dtype} {tuple(flat.shape)} ".encode())
         total.update(ctypes.string_at(flat.data_ptr(), flat.numel() * flat.element_size()))
     return total.hexdigest()
 
 
 def widened(tensors):
-    """All values in one float64 vector, which holds every dtype used here exactly."""
+    """All values in one float64 vector on the CPU, which holds every dtype used here exactly."""
     real = [torch.view_as_real(t.detach()) if t.is_complex() else t.detach() for t in tensors]
-    return torch.cat([t.double().flatten() for t in real])
+    return torch.cat([t.double().flatten() for t in real]).cpu()
 
 
-def make_model(case):
+def make_model(case, device):
     """The six parameters, and the network they belong to if gradients come from a loss."""
     torch.manual_seed(0)
     if case.loss:
         layers = (nn.Linear(7, 12), nn.Tanh(), nn.Linear(12, 10), nn.Tanh(), nn.Linear(10, 2))
-        model = nn.Sequential(*layers).to(case.dtypes[0])
+        model = nn.Sequential(*layers).to(device, case.dtypes[0])
         return list(model.parameters()), model
     dtypes = [case.dtypes[index % len(case.dtypes)] for index in range(len(SHAPES))]
     complex_ones = [torch.complex64 if dtype.is_complex else torch.float32 for dtype in dtypes]
     values = [torch.randn(shape, dtype=dtype) for shape, dtype in zip(SHAPES, complex_ones, strict=True)]
-    return [nn.Parameter(value.to(dtype)) for value, dtype in zip(values, dtypes, strict=True)], None
+    return [nn.Parameter(value.to(device, dtype)) for value, dtype in zip(values, dtypes, strict=True)], None
 
 
 def make_optimizer(case, parameters):
@@ -65,15 +66,15 @@ def set_gradients(case, parameters, model, step):
     """The gradients of one step, before some of them are taken away."""
     generator = torch.Generator().manual_seed(step)
     if model is not None:
-        x = torch.randn(BATCH, 7, generator=generator).to(parameters[0].dtype)
-        y = torch.randn(BATCH, 2, generator=generator).to(parameters[0].dtype)
+        x = torch.randn(BATCH, 7, generator=generator).to(parameters[0])
+        y = torch.randn(BATCH, 2, generator=generator).to(parameters[0])
         model.zero_grad()
         (model(x) - y).square().mean().backward()
         return
     scale = 10 ** float(torch.randn((), generator=generator))
     for p in parameters:
         noise = torch.randn(p.shape, generator=generator, dtype=p.dtype if p.is_complex() else torch.float32)
-        p.grad = (scale * noise).to(p.dtype)
+        p.grad = (scale * noise).to(p)
 
 
 def spoil_gradients(case, parameters, step):
@@ -97,9 +98,9 @@ def reload(case, optimizer, parameters):
     return fresh
 
 
-def run(case, steps):
+def run(case, steps, device):
     """The digest and the values of all parameters after every step, and the state after the last."""
-    parameters, model = make_model(case)
+    parameters, model = make_model(case, device)
     optimizer = make_optimizer(case, parameters)
     schedule = make_schedule(case, optimizer, steps)
     digests, values = [], []
@@ -113,7 +114,13 @@ def run(case, steps):
             optimizer = reload(case, optimizer, parameters)
         digests.append(digest(parameters))
         values.append(widened(parameters))
-    return {"digests": digests, "values": torch.stack(values), "state": describe_state(optimizer)}
+    columns = [(str(p.dtype).removeprefix("torch."), p.numel() * (1 + p.is_complex())) for p in parameters]
+    return {
+        "digests": digests,
+        "values": torch.stack(values),
+        "columns": columns,  # (dtype, how many columns of the values) for each parameter
+        "state": describe_state(optimizer),
+    }
 
 
 def describe_state(optimizer):
@@ -129,17 +136,21 @@ def describe_state(optimizer):
     return found
 
 
-def main(out, steps):
+def main(folder, steps, device, part, parts):
+    """Every ``parts``-th set from number ``part`` on; each outcome goes into a file of its own."""
     check_imported(torch_ggt)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")  # GGT warns of the steps that it skips
-    outcomes = {}
-    for name, case in OPTION_SETS.items():
+    for number, case in enumerate(OPTION_SETS.values()):
+        if number % int(parts) != int(part):
+            continue
         try:
-            outcomes[name] = run(case, int(steps))
+            outcome = run(case, int(steps), torch.device(device))
         except Exception:
-            outcomes[name] = {"error": traceback.format_exc()}
-    torch.save(outcomes, out)
+            outcome = {"error": traceback.format_exc()}
+        unfinished = Path(folder) / f"{number}.unfinished"
+        torch.save(outcome, unfinished)
+        unfinished.rename(Path(folder) / f"{number}.pt")
 
 
 if __name__ == "__main__":

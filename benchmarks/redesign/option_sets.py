@@ -25,6 +25,8 @@ class OptionSet:
     """OneCycleLR changes the learning rate and the first of the betas at every step."""
     saved: bool = False
     """After half of the steps the state goes through torch.save into a new optimizer."""
+    changed: bool = False
+    """The steps of these options were changed on purpose since the redesign; docs/trust.md says why."""
 
 
 GRADIENT = {"history": "gradient"}
@@ -49,7 +51,7 @@ OPTION_SETS = {
         {**BY_PARAMETER, "solver": "cholesky", "jitter": 1e-3, "window_dtype": torch.bfloat16}
     ),
     "eigh, jitter 0, sgd_scale": OptionSet(
-        {"solver": "eigh", "jitter": 0.0, "sgd_scale": 0.1, "adjust_lr_fn": "match_rms_adamw"}
+        {"solver": "eigh", "jitter": 0.0, "sgd_scale": 0.1, "adjust_lr_fn": "match_rms_adamw"}, changed=True
     ),
     "tensor lr, OneCycleLR": OptionSet({"lr": torch.tensor(0.01)}, loss=True, one_cycle=True),
     "gradient history, by parameter, OneCycleLR": OptionSet(

@@ -135,7 +135,7 @@ class Adam(Averaged):
     ) -> list[Tensor]:
         """The quotient of the moments, over ``steps``; an element that has never moved stays where it is."""
         beta, squares, counts = _beta(options, 0.999), buffers["exp_avg_sq"], buffers["step"]
-        torch._foreach_add_(counts, taken.float())
+        torch._foreach_add_(counts, taken.float(), alpha=1)  # without alpha, torch asks the device for the number
         torch._foreach_mul_(squares, _decay(beta, taken))
         torch._foreach_addcmul_(squares, steps, steps, value=1 - beta)
         steps = super().average(steps, buffers, options, taken)

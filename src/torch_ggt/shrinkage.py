@@ -51,7 +51,7 @@ def noise_share(gram: Tensor) -> Tensor:
 
 def shrunk(moment: Tensor, share: Tensor | float) -> Tensor:
     """M_q = (1 - q) M + q tr(M) I, for M (..., r, r) and q (...) or a number."""
-    share = torch.as_tensor(share, dtype=moment.dtype, device=moment.device)[..., None, None]
+    share = share[..., None, None] if isinstance(share, Tensor) else share  # a tensor of a number: the host would wait
     trace = moment.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
     identity = torch.eye(moment.shape[-1], dtype=moment.dtype, device=moment.device)
     return (1 - share) * moment + share * trace * identity

@@ -23,6 +23,9 @@ OPTIONS = [
     {"scope": "parameter", "weight_decay": 0.1},
     {"scope": "parameter", "history": "gradient", "window_dtype": torch.bfloat16},
     {"jitter": 1e-3, "eps": 1e-2, "sgd_scale": 0.1, "maximize": True},
+    {"shrinkage": "auto"},
+    {"window_dtype": "int8"},
+    {"scope": "parameter", "shrinkage": 0.3, "window_dtype": "int4"},
 ]
 every_option = pytest.mark.parametrize("options", OPTIONS, ids=str)
 SHAPES = [(), (7,), (33, 5), (3, 4, 5, 2), (0, 3), (1025,)]
