@@ -313,15 +313,13 @@ def table(result):
     for tool, own in {**plain, **result.get("tools", {})}.items():
         variants = own["variants of each kernel"]
         number = own["number of errors"]
-        over = f", {own['killed at the limit']} killed at the limit" if own["killed at the limit"] else ""
-        lines.append(
-            f"| {tool} | {found.get(tool, '')} | {len(variants)} of {len(result['kernels'])}, "
-            f"{sum(variants.values())}, {own['launches']:,} | {own['cases done']} of {own['cases begun']}{over} | {number['ours']} | "
-            f"{number['elsewhere']} | {own['seconds']:.0f} |"
-        )
-    lines += [
-        f"No case started {', '.join(missing)}." for missing in [result.get("kernels that no case started")] if missing
-    ]
+        done = f"{own['cases done']} of {own['cases begun']}"
+        done += f", {own['killed at the limit']} processes killed" if own["killed at the limit"] else ""
+        started = f"{len(variants)} of {len(result['kernels'])}, {sum(variants.values())}, {own['launches']:,}"
+        cells = tool, found.get(tool, ""), started, done, number["ours"], number["elsewhere"], round(own["seconds"])
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    if result.get("kernels that no case started"):
+        lines.append(f"No case started {', '.join(result['kernels that no case started'])}.")
     for tool, own in {**plain, **result.get("tools", {})}.items():
         for side in ("errors of ours", "errors elsewhere"):
             lines += [f"- {tool}, {side}, {one['number']} times: `{one['first'][:200]}`" for one in own[side][:4]]
