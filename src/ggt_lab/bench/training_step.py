@@ -27,6 +27,8 @@ CONTENDERS: Mapping[str, Mapping[str, Any]] = {
     "GGT r=20 bfloat16": {"window": 20, "window_dtype": torch.bfloat16},
     "GGT r=200 float32": {"window": 200, "window_dtype": torch.float32},
     "GGT r=200 bfloat16": {"window": 200, "window_dtype": torch.bfloat16},
+    "GGT r=20 int8": {"window": 20, "window_dtype": "int8"},
+    "GGT r=200 int8": {"window": 200, "window_dtype": "int8"},
     "GGT by parameter": {"window": 200, "window_dtype": torch.bfloat16, "scope": "parameter"},
 }
 """The options of each contender; none means SGD with momentum. In eager mode GGT captures its step (``cuda_graph``)."""

@@ -5,13 +5,13 @@ the arithmetic is chosen for few of them:
 
 - W v: v is stored as integers, too. In 8 bits, eight products of i² ≤ 127² add up exactly in 32 bits, and only their
   sum becomes float64. In 4 bits, the 64 products of a block add up exactly in float32 (64·7⁶ < 2²⁴).
-- Wᵀ c: a GPU turns integers into float64 at a quarter of the speed of its float64 sums. So an integer x becomes the upper
-  half of the float64 number 2²⁰ + offset + x (times a power of two). The sum of the weights times 2²⁰ + offset is
-  subtracted at the end. It is summed in the same order, so that a column of zeros gives exactly zero.
+- Wᵀ c: a GPU turns integers into float64 at a quarter of the speed of its float64 sums. So an integer x becomes the
+  upper half of the float64 number 2²⁰ + offset + x (times a power of two). The sum of the weights times 2²⁰ + offset
+  is subtracted at the end. It is summed in the same order, so that a column of zeros gives exactly zero.
 
 These kernels were run by Triton's interpreter and compiled for a GPU, but not run on a GPU.
 """
-# ruff: noqa: ANN001, ANN202, SIM108 - Triton infers the types of a kernel's arguments
+# ruff: noqa: ANN001, ANN202 - Triton infers the types of a kernel's arguments
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc, import-untyped, import-not-found"
 
 import torch
@@ -24,7 +24,7 @@ from torch_ggt.backends.triton.passes import sum_partials
 from torch_ggt.backends.triton.spans import Spans
 from torch_ggt.formats import BLOCK, BlockFormat, Coded
 
-__all__ = ["encode", "expand", "gram_row", "write"]
+__all__ = ["encode", "expand", "gram_row", "rows_at_a_time", "write"]
 
 _BLOCK = tl.constexpr(BLOCK)
 _ROUNDS = tl.constexpr(1.5 * 2.0**23)  # x plus this, minus this, is x rounded to the nearest integer, ties to even
@@ -78,7 +78,7 @@ def gram_row(
 
 def expand(
     rows: Coded, coefficients: Tensor, spans: Spans, out: Tensor, *, add: bool = False, block: int = 2048,
-    warps: int = 4, unroll: int = 8,
+    warps: int = 4, unroll: int | None = None,
 ) -> Tensor:  # fmt: skip
     """As `passes.expand`: write Wᵀ c into ``out`` (d,), or with ``add`` add it to what is there.
 
@@ -89,9 +89,15 @@ def expand(
     launch(
         _expand, (spans.pieces * blocks,), codes, rows.scales, coefficients.contiguous(), *spans.tables, out,
         rows.shape[0], stride, rows.scales.stride(0), blocks,
-        PACKED=rows.format.packed, ADD=add, BLOCK_D=block, UNROLL=unroll, num_warps=warps,
+        PACKED=rows.format.packed, ADD=add, BLOCK_D=block, UNROLL=unroll or rows_at_a_time(rows.shape[0]),
+        num_warps=warps,
     )  # fmt: skip
     return out
+
+
+def rows_at_a_time(size: int) -> int:
+    """How many rows `expand` loads together: 4 to 8, so that few loads are left over."""
+    return min(range(4, 9), key=lambda number: (-size % number, -number))
 
 
 def _words(rows: Coded) -> tuple[Tensor, int]:
