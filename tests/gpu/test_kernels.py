@@ -243,6 +243,13 @@ CODED = pytest.mark.parametrize("name", [name for name, stored in FORMATS.items(
 BLOCKS = pytest.mark.parametrize(("size", "borders"), [(1, [0, 64]), (9, [0, 64, 64, 704, 1344]), (5, [0, 64, 9024])])
 
 
+GRAM_VARIANTS = [
+    {"block_rows": 8, "block": 1024, "warps": 2, "stages": 3},
+    {"block_rows": 2, "block": 4096, "warps": 8},
+]
+EXPAND_VARIANTS = [{"block": 1024, "warps": 2, "unroll": 4}, {"block": 4096, "warps": 8, "unroll": 16}]
+
+
 def make_coded(name, size, columns):
     rows = FORMATS[name].allocate(size, columns, DEVICE)
     for slot in range(size):
@@ -271,6 +278,27 @@ def test_passes_over_integers(name, size, borders):
         row[5] = bad
         square = coded.gram_row(rows, row, spans)[:, -1]
         assert square.isfinite().tolist() == [False] + [True] * (len(borders) - 2)
+
+
+@CODED
+def test_variants_of_passes_over_integers(name):
+    """Tiles, warps and loads ahead change the speed, and hardly a sum; columns of zeros stay exactly zero."""
+    rows, row = make_coded(name, 11, 9024), torch.randn(9024).to(DEVICE)
+    zeros = torch.arange(9024, device=DEVICE) % 5 == 1
+    for slot in range(11):
+        rows.write(slot, rows.numbers()[slot].masked_fill(zeros, 0.0))
+    spans, c = Spans([0, 9024], 11, DEVICE), torch.randn(1, 11, dtype=torch.float64, device=DEVICE)
+    exact, wide = torch.cat([rows.double(), rows.stored(row).double()[None]]) @ rows.stored(row).double(), rows.double()
+    for options in ({}, *GRAM_VARIANTS):
+        found = coded.gram_row(rows, row, spans, **options)[0]
+        assert ((found - exact).abs() <= 1e-14 * (wide.abs().sum(0) @ row.abs().double() + exact[-1])).all(), options
+    for options in ({}, *EXPAND_VARIANTS):
+        out = coded.expand(rows, c, spans, torch.zeros(9024, dtype=torch.float64, device=DEVICE), **options)
+        assert (out[zeros] == 0).all(), options
+        # The smallest integer of a block has 30 bits in its product.
+        assert ((out - wide.T @ c[0]).abs() <= 1e-9 * (wide.abs().T @ c[0].abs())).all(), options
+    added = coded.expand(rows, c, spans, torch.ones(9024, dtype=torch.float64, device=DEVICE), add=True)
+    assert torch.equal(added, out + 1) or ((added - out - 1).abs() <= 1e-15 * (1 + out.abs())).all()
 
 
 @CODED

@@ -15,6 +15,7 @@ import ggt_lab.cli.bench_command as command
 from ggt_lab.bench import (
     case_runner,
     cpu_step,
+    host_step,
     kernel_variants,
     member_step,
     optimizer_step,
@@ -22,8 +23,8 @@ from ggt_lab.bench import (
     timing,
     training_step,
 )
-from ggt_lab.bench.case_files import case_flaw, read_cases
-from ggt_lab.bench.cases import KINDS, Case, cases
+from ggt_lab.bench.case_files import case_flaw, read_cases, write_together
+from ggt_lab.bench.cases import KINDS, SELECTIONS, Case, cases, named
 from ggt_lab.bench.speed_summary import figures, promises, write_summary
 from ggt_lab.experiments.catalogue import experiment
 from ggt_lab.figures.speed_figures import draw_speed
@@ -192,6 +193,47 @@ def test_members_are_compared_with_what_they_replace(model):
         assert "an object of members" in case_flaw({**made, "kind": kind, "result": damaged})
 
 
+def test_muon_of_torch_moves_matrices_and_adamw_the_rest():
+    network, loss = member_step._fresh("gpt", tiny=True, device=CPU)
+    before = [p.detach().clone() for p in network.parameters()]
+    step = member_step._training_step("torch.optim.Muon, AdamW", list(network.parameters()), loss, fused=False)
+    step()
+    assert not any(torch.equal(old, p) for old, p in zip(before, network.parameters(), strict=True))
+
+
+def test_rows_in_host_memory():
+    result = host_step.host(CPU, 1e9, d=700, r=3, dtype="int8", work_ms=1.0, rounds=2)
+    assert result["window_bytes"] == round(3 * 700 * 1.0625)
+    assert result["floor_ms"] == pytest.approx(2 * result["window_bytes"] / result["bus_bandwidth"] * 1e3)
+    assert result["exposed_ms"] <= result["times"]["work and step"]["high_ms"]
+    made = {"case": "host_x", "kind": "host", "status": "done", "options": {}, "device": "cpu", "result": result}
+    assert case_flaw(made) is None
+    alone, exposed = figures([made])
+    assert alone.figure_ms == result["times"]["step"]["median_ms"]
+    assert exposed.ratio == pytest.approx(result["exposed_ms"] / result["floor_ms"])
+
+
+def test_selections_are_cases_with_promises_first():
+    for name in SELECTIONS:
+        found = named([name])
+        assert [case.name for case in found] == list(SELECTIONS[name])
+    assert [case.name for case in named(["cpu_memory_d4000000_r5", "lean"])][:2] == [
+        "cpu_memory_d4000000_r5", "step_d5300000_r200_int8",
+    ]  # fmt: skip
+    with pytest.raises(ValueError, match="unknown case 'step_d1': did you mean step_"):
+        named(["step_d1"])
+
+
+def test_one_file_holds_many_cases(tmp_path):
+    records = [{**each, "environment": {}, "copy_bandwidth": 1e12} for each in made_up(good=True)]
+    write_together(records, tmp_path / "deep" / "all.json")
+    assert read_cases([tmp_path]) == records
+    damaged = [{**records[0], "result": {}}, 7, *records[1:]]
+    write_together(damaged, tmp_path / "deep" / "all.json")
+    with pytest.warns(UserWarning, match="is left out"):
+        assert read_cases([tmp_path]) == records[1:]
+
+
 def test_members_of_an_unknown_model():
     with pytest.raises(ValueError, match="model must be one of gpt, lstm, small-gpt"):
         member_step.members(CPU, 1e9, model="vgg")
@@ -351,6 +393,7 @@ def made_up(*, good):
         (5_300_000, 200, "bfloat16", 1.5),
         (5_300_000, 200, "float32", 1.5),
         (100_000_000, 50, "bfloat16", 1.15),
+        *((d, r, dtype, 1.25) for dtype in ("int8", "int4") for d, r in ((5_300_000, 200), (100_000_000, 50))),
     ):
         result = {"d": d, "r": r, "dtype": dtype, "scope": "model", "floor_ms": 1.0, "eager_over_floor": target * over}
         result |= {"eager": timing.summarize([target * over]).as_dict(), "captured": "AcceleratorError: no"}
@@ -367,6 +410,8 @@ def made_up(*, good):
             ratios = {
                 f"GGT r={r} {t}": over * (target if r == 200 else 1.03) for r in (20, 200) for t in steps_dtypes()
             }
+            if (model, mode) == ("lstm", "captured"):
+                ratios |= {"GGT r=200 bfloat16": 1.15 * over, "GGT r=200 int8": 1.10 * over}
             times = {name: timing.summarize([ratio]).as_dict() for name, ratio in {"SGD": 1.0, **ratios}.items()}
             result = {"model": model, "mode": mode, "times": times, "over_SGD": ratios}
             records.append(record(f"training_{model}_{mode}", "training", result))
@@ -375,9 +420,9 @@ def made_up(*, good):
         targets = {"GGT polar": 1.05, "whiten(AdamW)": 1.10}
         compared = {name: {**found, "ratio": target * over} for name, target in targets.items()}
         result = {"model": model, "r": 20, "dtype": "bfloat16", "members": compared}
-        records.append(record(f"members_{model}", "members", result))
+        records += [record(f"members_{model}{mode}", "members", result) for mode in ("", "_captured")]
     for dtype in steps_dtypes():
-        for scope, ms in (("model", 1.0), ("parameter", 2 * over)):
+        for scope, ms in (("model", 1.0), ("parameter", 1.3 * over)):
             result = {"d": 10, "r": 50, "dtype": dtype, "scope": scope, "floor_ms": 0.5}
             result["eager"] = timing.summarize([ms]).as_dict()
             records.append(record(f"scope_{scope}_gpt_r50_{dtype}", "scopes", result, options={"optimizer": "GGT"}))

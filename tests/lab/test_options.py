@@ -28,6 +28,7 @@ LINES = [
     "claims records --page None",
     "bench --what training scopes --device cuda --quick --seconds 540 --out SPEED",
     "bench --records a b --list",
+    "bench --only lean host_d5300000_r50_bfloat16 --longest 60 --together one/all.json",
     "plan 7B --window 20 --dtype float32 --gpus 8 --replicated --memory 80GB --bandwidth 3TB/s --records a b",
     "plan 5.3M --host-bandwidth 50GB/s --network-bandwidth 1GB/s --network-latency 2us --no-replicated",
     "plan 7e9 --whiten adamw --history gradient --finish none",

@@ -1,15 +1,26 @@
 """Files of measured cases: one JSON object per case, read back from folders of records."""
 
+import json
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ggt_lab.bench.cases import KINDS
+from ggt_lab.data.atomic_files import write_atomically
 from ggt_lab.data.json_files import AT_LEAST_1, OBJECT, POSITIVE, TEXT, Kind, flaw, given, one_of, optional, read_object
 from ggt_lab.runs.results import Record
 
-__all__ = ["case_flaw", "existing_folders", "read_cases"]
+__all__ = ["TOGETHER", "case_flaw", "existing_folders", "read_cases", "write_together"]
+
+TOGETHER = "cases"
+"""The key of the records in a file that holds several cases."""
+
+
+def write_together(records: Sequence[Record], file: Path) -> None:
+    """Write several cases into one file, which `read_cases` reads as it reads a file for each."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(file, json.dumps({TOGETHER: list(records)}, indent=1) + "\n")
 
 
 def read_cases(folders: Iterable[Path]) -> list[Record]:
@@ -29,13 +40,15 @@ def _cases(folders: Iterable[Path]) -> Iterator[Record]:
                 if not _holds_a_list(error):
                     warnings.warn(f"{file} is left out: {error}", stacklevel=3)
                 continue
-            if "case" not in found or "kind" not in found:
-                continue
-            wrong = case_flaw(found)
-            if wrong is None:
-                yield found
-            else:
-                warnings.warn(f"{file} is left out: {wrong}", stacklevel=3)
+            together = found.get(TOGETHER)
+            for each in together if isinstance(together, list) else [found]:
+                if not isinstance(each, dict) or "case" not in each or "kind" not in each:
+                    continue
+                wrong = case_flaw(each)
+                if wrong is None:
+                    yield each
+                else:
+                    warnings.warn(f"{file} is left out: {wrong}", stacklevel=3)
 
 
 def _holds_a_list(error: Exception) -> bool:
@@ -97,6 +110,7 @@ _RESULTS: Mapping[str, Mapping[str, Kind]] = {
     "members": {"model": TEXT, "r": AT_LEAST_1, "dtype": TEXT, "members": _MEMBERS},
     "root": {"r": AT_LEAST_1, "batch": AT_LEAST_1},
     "kernels": {"d": AT_LEAST_1, "r": AT_LEAST_1, "dtype": TEXT, "floor_of_one_pass_ms": POSITIVE},
+    "host": {"d": AT_LEAST_1, "r": AT_LEAST_1, "dtype": TEXT, "floor_ms": POSITIVE, "times": _TIMES},
     "cpu": {"times": optional(_TIMES)},
 }
 _COMPARED_WITH = {"training": "SGD", "paper": "GGT float32"}

@@ -17,8 +17,9 @@ from typing import Any
 
 import torch
 
-from ggt_lab.bench.cases import KINDS, Case, cases
+from ggt_lab.bench.cases import KINDS, Case, cases, named
 from ggt_lab.bench.cpu_step import cpu
+from ggt_lab.bench.host_step import host
 from ggt_lab.bench.kernel_variants import kernels, root
 from ggt_lab.bench.member_step import members
 from ggt_lab.bench.optimizer_step import NotInstalledError, step
@@ -40,6 +41,7 @@ MEASURES: dict[str, Callable[..., dict[str, Any]]] = {
     "members": members,
     "root": root,
     "kernels": kernels,
+    "host": host,
     "cpu": cpu,
 }
 """The function that measures a case of each kind: (device, bandwidth, **options) → figures."""
@@ -51,16 +53,19 @@ FINISHED = ("done", "not installed")
 _LOG_TAIL = 1500
 
 
-def wanted_cases(what: Sequence[str], device: str | None, *, quick: bool) -> tuple[list[Case], str]:
+def wanted_cases(
+    what: Sequence[str], device: str | None, *, quick: bool, only: Sequence[str] = ()
+) -> tuple[list[Case], str]:
     """The cases to measure, and the device.
 
     Args:
         what: kinds of cases; none: all kinds that the device can measure.
         device: "cuda" or "cpu"; None takes cuda where there is one.
         quick: only the cases with a promised figure.
+        only: names of cases, in the order of measuring, in the place of kinds.
 
     Raises:
-        ValueError: there is no such kind or device, or this machine cannot measure it.
+        ValueError: there is no such kind, case or device, or this machine cannot measure it.
     """
     gpu = torch.cuda.is_available()
     device = device or ("cuda" if gpu else "cpu")
@@ -69,7 +74,11 @@ def wanted_cases(what: Sequence[str], device: str | None, *, quick: bool) -> tup
     if device == "cuda" and not gpu:
         raise ValueError("torch sees no CUDA device here; --device cpu measures the CPU's step")
     of_a_gpu = [kind for kind in KINDS if kind != "cpu"]
-    wanted = cases(what or (of_a_gpu if device == "cuda" else ["cpu"]), quick=quick)
+    if only:
+        wanted = named(only)
+        what = [*dict.fromkeys(case.kind for case in wanted)]
+    else:
+        wanted = cases(what or (of_a_gpu if device == "cuda" else ["cpu"]), quick=quick)
     too_large = [kind for kind in what if kind in of_a_gpu]
     if device == "cpu" and too_large:
         raise ValueError(f"{', '.join(too_large)} need a GPU at their sizes; without a GPU there is --what cpu")

@@ -7,10 +7,23 @@ from typing import Any
 from ggt_lab.bench.training_step import MODELS
 from ggt_lab.problems.unknown_name import unknown
 
-__all__ = ["KINDS", "Case", "cases", "measuring_command"]
+__all__ = ["KINDS", "SELECTIONS", "Case", "cases", "measuring_command", "named"]
 
-KINDS = ("steps", "paper", "training", "members", "scopes", "baselines", "root", "kernels", "cpu")
+KINDS = ("steps", "paper", "training", "members", "scopes", "baselines", "root", "kernels", "host", "cpu")
 """The kinds of cases that ``--what`` may name. All kinds but cpu need a GPU at their full sizes."""
+
+SELECTIONS = {
+    "lean": (
+        *(f"step_d5300000_r200_{dtype}" for dtype in ("int8", "int4")),
+        *(f"step_d100000000_r50_{dtype}" for dtype in ("int8", "bfloat16", "int4")),
+        *("members_gpt", "members_lstm", "training_lstm_captured"),
+        *(f"scope_{scope}_gpt_r50_{dtype}" for dtype in ("bfloat16", "float32") for scope in ("model", "parameter")),
+        *("host_d5300000_r200_int8", "kernels_d5300000_r200_int8", "members_gpt_captured", "members_lstm_captured"),
+        *("kernels_d5300000_r200_int4", "host_d100000000_r16_int8", "host_d5300000_r50_bfloat16"),
+        *("kernels_d100000000_r50_int8", "kernels_d100000000_r50_int4"),
+    ),
+}
+"""Cases that ``--only`` may name together. "lean": rows of few bytes and members, what was promised of them first."""
 
 GPU_BYTES = 120e9
 """The largest window that is measured: an NVIDIA H200 holds it beside gradients, parameters and buffers."""
@@ -38,6 +51,20 @@ class Case:
     promised: bool = False
 
 
+def named(names: Collection[str]) -> list[Case]:
+    """The cases of these names, in this order. The name of a selection (`SELECTIONS`) stands for its cases.
+
+    Raises:
+        ValueError: there is no such case.
+    """
+    known = {case.name: case for case in cases(KINDS)}
+    wanted = dict.fromkeys(each for name in names for each in SELECTIONS.get(name, (name,)))
+    for name in wanted:
+        if name not in known:
+            raise unknown("case", name, [*SELECTIONS, *known], "`ggt bench --list` names all cases.")
+    return [known[name] for name in wanted]
+
+
 def cases(what: Collection[str], *, quick: bool = False) -> list[Case]:
     """The cases of these kinds: cases with a promised figure first, kinds in the order of `KINDS`.
 
@@ -58,6 +85,7 @@ def cases(what: Collection[str], *, quick: bool = False) -> list[Case]:
 
 def _steps() -> list[Case]:
     targets = [(5_300_000, 200, "bfloat16"), (5_300_000, 200, "float32"), (100_000_000, 50, "bfloat16")]
+    targets += [(d, r, dtype) for dtype in ("int8", "int4") for d, r in ((5_300_000, 200), (100_000_000, 50))]
     windows = {5_300_000: (10, 20, 50, 100, 200, 400)}
     grid = [
         (d, r, dtype)
@@ -99,7 +127,8 @@ def _training() -> list[Case]:
         Case(
             f"training_{model}_{mode}",
             "training",
-            {"model": model, "mode": mode},
+            # Captured steps have no work of the host, and hardly vary.
+            {"model": model, "mode": mode, **({"rounds": 24} if mode == "captured" else {})},
             promised=model in ("lstm", "shake-shake"),
         )
         for model in MODELS
@@ -108,7 +137,16 @@ def _training() -> list[Case]:
 
 
 def _members() -> list[Case]:
-    return [Case(f"members_{model}", "members", {"model": model}, promised=True) for model in ("gpt", "lstm")]
+    return [
+        Case(f"members_{model}{suffix}", "members", {"model": model, **options}, promised=True)
+        for suffix, options in (("", {}), ("_captured", {"mode": "captured"}))
+        for model in ("gpt", "lstm")
+    ]
+
+
+def _host() -> list[Case]:
+    sizes = ((5_300_000, 200, "int8"), (100_000_000, 16, "int8"), (5_300_000, 50, "bfloat16"))
+    return [Case(f"host_d{d}_r{r}_{dtype}", "host", {"d": d, "r": r, "dtype": dtype}) for d, r, dtype in sizes]
 
 
 def _scopes() -> list[Case]:
@@ -147,6 +185,7 @@ def _root() -> list[Case]:
 def _kernels() -> list[Case]:
     sizes = [(5_300_000, 200, "bfloat16"), (5_300_000, 200, "float32"), (100_000_000, 50, "bfloat16")]
     sizes += [(100_000, 20, "float32"), (1_000_000, 50, "bfloat16")]
+    sizes += [(d, r, dtype) for dtype in ("int8", "int4") for d, r in ((5_300_000, 200), (100_000_000, 50))]
     return [Case(f"kernels_d{d}_r{r}_{dtype}", "kernels", {"d": d, "r": r, "dtype": dtype}) for d, r, dtype in sizes]
 
 
@@ -176,5 +215,6 @@ _MAKERS = {
     "baselines": _baselines,
     "root": _root,
     "kernels": _kernels,
+    "host": _host,
     "cpu": _cpu,
 }

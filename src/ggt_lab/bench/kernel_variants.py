@@ -3,7 +3,7 @@
 import itertools
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import Tensor
 from ggt_lab.bench.timing import attempt, captured, measure
 from torch_ggt import coefficients
 from torch_ggt.backends import plain
+from torch_ggt.formats import BlockFormat, format_of
 from torch_ggt.layout import ALIGNMENT
 
 __all__ = ["kernels", "relative_error", "root"]
@@ -29,14 +30,17 @@ def kernels(device: torch.device, bandwidth: float, *, d: int, r: int, dtype: st
         bandwidth: bytes per second of a copy.
         d: the number of columns; it is rounded up to whole vectors.
         r: the number of rows.
-        dtype: the number type of the rows.
+        dtype: the format of the rows.
     """
     from torch_ggt.backends.triton import passes as gpu  # noqa: PLC0415 - needs Triton
     from torch_ggt.backends.triton import tensors  # noqa: PLC0415
     from torch_ggt.backends.triton.spans import Spans  # noqa: PLC0415
 
-    kind: torch.dtype = getattr(torch, dtype)
     d = -(-d // ALIGNMENT) * ALIGNMENT
+    stored = format_of(dtype)
+    if isinstance(stored, BlockFormat):
+        return _integer_kernels(device, bandwidth, stored, d=d, r=r)
+    kind: torch.dtype = stored.dtype
     rows = torch.empty(r, d, dtype=kind, device=device)
     for row in rows:
         row.normal_()
@@ -85,12 +89,65 @@ def kernels(device: torch.device, bandwidth: float, *, d: int, r: int, dtype: st
         plain.expand_by_blocks(rows, c[0], want)
         gpu.expand(rows, c, spans, out.fill_(math.nan))
         result["errors"]["WT c"] = ((out - want).norm() / want.norm()).item()
+    return {**result, **_best(passes, floor), **passes}
+
+
+def _best(passes: Mapping[str, Mapping[str, Any]], floor: float) -> dict[str, Any]:
+    """The fastest variant of each pass."""
+    found = {}
     for name, times in passes.items():
         ran = {key: value for key, value in times.items() if isinstance(value, float) and key.startswith("{")}
         if ran:
             best = min(ran, key=lambda key: ran[key])
-            result[f"best {name}"] = {"variant": best, "ms": ran[best], "of_the_floor": ran[best] / floor}
-    return {**result, **passes}
+            found[f"best {name}"] = {"variant": best, "ms": ran[best], "of_the_floor": ran[best] / floor}
+    return found
+
+
+_GRAM_TILES = {  # block_rows, block, warps, stages
+    "int8": ((4, 2048, 4, 1), (4, 2048, 8, 1), (4, 2048, 4, 3), (8, 2048, 4, 1), (4, 1024, 2, 1), (8, 1024, 4, 1)),
+    "int4": ((4, 4096, 4, 1), (4, 4096, 8, 1), (4, 4096, 4, 3), (2, 4096, 4, 1), (4, 2048, 2, 1), (8, 4096, 8, 1)),
+}
+_EXPAND_TILES = ((2048, 4, 1), (1024, 4, 1), (2048, 8, 1), (1024, 2, 1), (4096, 8, 1), (1024, 4, 2))
+# Block, warps, and how many times as many rows are loaded together as by default.
+
+
+def _integer_kernels(
+    device: torch.device, bandwidth: float, stored: BlockFormat, *, d: int, r: int, tiles: int | None = None
+) -> dict[str, Any]:
+    """As `kernels` for rows of integers: also the time to encode a row, and to write it. At most ``tiles`` variants."""
+    from torch_ggt.backends.triton import coded as gpu  # noqa: PLC0415 - needs Triton
+    from torch_ggt.backends.triton.spans import Spans  # noqa: PLC0415
+
+    rows = stored.allocate(r, d, device)
+    for slot in range(r):
+        rows.write(slot, torch.randn(d, device=device))
+    v, c = torch.randn(d, device=device), torch.randn(1, r, dtype=torch.float64, device=device)
+    out, spans = torch.zeros(d, device=device), Spans([0, d], r, device)
+    slots = torch.full((1,), r // 2, dtype=torch.int64, device=device)
+    floor = stored.bytes(r, d) / bandwidth * 1e3
+
+    def ms(call: Callable[[], object]) -> Any:  # noqa: ANN401 - a time, or an error in words
+        return attempt(_ms, call, device)
+
+    passes: dict[str, dict[str, Any]] = {"W v": {}, "WT c": {}, "the row": {}}
+    passes["the row"]["encode"] = ms(lambda: gpu.encode(v, stored))
+    passes["the row"]["write"] = ms(lambda: gpu.write(rows, v, slots, spans))
+    passes["W v"]["default"] = ms(lambda: gpu.gram_row(rows, v, spans))
+    passes["WT c"]["default, added"] = ms(lambda: gpu.expand(rows, c, spans, out, add=True))
+    result: dict[str, Any] = {"d": d, "r": r, "dtype": stored.name, "floor_of_one_pass_ms": floor, "errors": {}}
+    if r * d < _LARGEST_CHECKED:
+        exact, found = plain.gram_row(rows, v), gpu.gram_row(rows, v, spans)[0]
+        result["errors"]["W v"] = ((found - exact).abs().max() / exact[-1]).item()
+        want = plain.expand(rows, c[0], torch.eye(r, dtype=torch.float64, device=device), torch.empty_like(out))
+        gpu.expand(rows, c, spans, out.fill_(math.nan))
+        result["errors"]["WT c"] = ((out - want).norm() / want.norm()).item()
+    for block_rows, block, warps, stages in _GRAM_TILES[stored.name][:tiles]:
+        gram = {"block_rows": block_rows, "block": block, "warps": warps, "stages": stages}
+        passes["W v"][json.dumps(gram)] = ms(partial(gpu.gram_row, rows, v, spans, **gram))
+    for block, warps, unroll in _EXPAND_TILES[:tiles]:
+        tile: dict[str, Any] = {"block": block, "warps": warps, "unroll": unroll * gpu.rows_at_a_time(r)}
+        passes["WT c"][json.dumps(tile)] = ms(partial(gpu.expand, rows, c, spans, out, **tile))
+    return {**result, **_best(passes, floor), **passes}
 
 
 def root(device: torch.device, bandwidth: float, *, r: int, batch: int) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from ggt_lab.bench.device_counters import host_syncs, launches, peak_bytes
 from ggt_lab.bench.timing import attempt, captured, measure
 from ggt_lab.models import CharLSTM3, CharTransformer
 from ggt_lab.optimizers.paper_ggt import PaperGGT
+from torch_ggt.formats import format_of
 
 __all__ = ["NotInstalledError", "fill", "make_optimizer", "make_parameters", "step"]
 
@@ -80,9 +81,8 @@ def make_optimizer(
     """
     on_gpu = parameters[0].is_cuda
     if name == "GGT":
-        window_dtype = getattr(torch, dtype)
         return PaperGGT(
-            parameters, window=r, window_dtype=window_dtype, scope=scope, capturable=on_gpu, cuda_graph=cuda_graph
+            parameters, window=r, window_dtype=dtype, scope=scope, capturable=on_gpu, cuda_graph=cuda_graph
         ).step
     if name == "SGD":
         return torch.optim.SGD(parameters, lr=1e-3, momentum=0.9, fused=True).step
@@ -144,7 +144,8 @@ def step(
 ) -> dict[str, Any]:
     """Time of a step in eager mode and captured, compared with the floor; memory, launches and waits of the host.
 
-    The floor is 2·r·d·bytes divided by the copy bandwidth: each number of the window is read twice. Captured is the
+    The floor is 2·r·d·bytes divided by the copy bandwidth: each number of the window is read twice. Scales count among
+    the bytes. Captured is the
     step alone, with gradients that stay in place. A GGT with a small window has a third time, "graph": eager, with the
     graph that the optimizer makes of its own step (``cuda_graph=True``).
 
@@ -155,7 +156,7 @@ def step(
         shapes: see `make_parameters`.
         d: the number of parameters, if the shapes do not say.
         r: the number of rows of the window, for an optimizer that has one.
-        dtype: the number type of the window of GGT.
+        dtype: the format of the rows of GGT.
         scope: the scope of GGT.
         repeats: the number of timed steps.
         seconds: the time that each timing may take, roughly.
@@ -182,8 +183,7 @@ def step(
         make_and_fill()
     take = taken[0]
     if r is not None:
-        item = torch.float32.itemsize if dtype is None else getattr(torch, dtype).itemsize
-        window = r * elements * item
+        window = format_of(dtype or "float32").bytes(r, elements)
         result["window_bytes"] = window
         result["floor_ms"] = 2 * window / bandwidth * 1e3
         if "peak_bytes" in result:

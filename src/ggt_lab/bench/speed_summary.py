@@ -95,6 +95,19 @@ def _lines(record: Record) -> list[Line]:
         return _member_lines(result, about)
     if kind in ("paper", "training") or (kind == "cpu" and "times" in result):
         return _compared_lines(kind, result, about)
+    return _kernel_lines(kind, result, about)
+
+
+def _kernel_lines(kind: str, result: dict[str, Any], about: dict[str, str]) -> list[Line]:
+    """Rows in host memory, the r × r function, and the best variant of each kernel."""
+    if kind == "host":
+        words = f"step with rows in host memory, d = {result['d']}, r = {result['r']}, {result['dtype']}"
+        floor, against = result["floor_ms"], "2·r·d·bytes / bandwidth of the bus"
+        times = {"alone": result["times"]["step"]["median_ms"], "after other work": result["exposed_ms"]}
+        return [
+            Line(what=f"{words}: {name}", figure_ms=ms, floor_ms=floor, ratio=ms / floor, against=against, **about)
+            for name, ms in times.items()
+        ]
     if kind == "root":
         times = {key: value for key, value in result.items() if isinstance(value, float) and "error" not in key}
         words = f"r × r function, r = {result['r']}, {result['batch']} matrices"
@@ -194,6 +207,7 @@ def promises(records: Sequence[Record]) -> list[Promise]:
         (5_300_000, 200, "bfloat16", 1.5),
         (5_300_000, 200, "float32", 1.5),
         (100_000_000, 50, "bfloat16", 1.15),
+        *((d, r, dtype, 1.25) for dtype in ("int8", "int4") for d, r in ((5_300_000, 200), (100_000_000, 50))),
     ):
         case = f"step_d{d}_r{r}_{dtype}"
         size = f"d = {d / 1e6:g} M, r = {r}, {dtype}"
@@ -211,17 +225,26 @@ def promises(records: Sequence[Record]) -> list[Promise]:
             for dtype in ("bfloat16", "float32"):
                 for mode in ("eager", "captured"):
                     words = f"training step over a training step with SGD, {name}, r = {r}, {dtype}, {mode}"
-                    add(words, f"training_{model}_{mode}", ["over_SGD", f"GGT r={r} {dtype}"], bound)
-    for model in ("gpt", "lstm"):
-        for name, target in (("GGT polar", 1.05), ("whiten(AdamW)", 1.10)):
-            words = f"training step of {name} over the optimizer that it replaces, {model}, r = 20, bfloat16"
-            add(words, f"members_{model}", ["members", name, "ratio"], target)
+                    # In a graph, the two passes over 200 rows alone take 14 % of the LSTM's time.
+                    changed = 1.15 if (model, r, dtype, mode) == ("lstm", 200, "bfloat16", "captured") else bound
+                    add(words, f"training_{model}_{mode}", ["over_SGD", f"GGT r={r} {dtype}"], changed)
+    words = "training step over a training step with SGD, LSTM, r = 200, int8, captured"
+    add(words, "training_lstm_captured", ["over_SGD", "GGT r=200 int8"], 1.10)
+    for mode, (model, (name, target)) in itertools.product(
+        ("eager", "captured"),
+        itertools.product(("gpt", "lstm"), (("GGT polar", 1.05), ("whiten(AdamW)", 1.10))),
+    ):
+        words = f"training step of {name} over the optimizer that it replaces, {model}, r = 20, bfloat16"
+        case = f"members_{model}" if mode == "eager" else f"members_{model}_captured"
+        add(f"{words}, {mode}", case, ["members", name, "ratio"], target)
     for dtype in ("float32", "bfloat16"):
         single = _figure(by_name.get(f"scope_model_gpt_r50_{dtype}"), ["eager", "median_ms"])
         case = f"scope_parameter_gpt_r50_{dtype}"
         many = _figure(by_name.get(case), ["eager", "median_ms"])
         ratio = many / single if many is not None and single else None
-        found.append(Promise(f"scope parameter over scope model, GPT of 10.8 M, r = 50, {dtype}", ratio, 2, True, case))
+        found.append(
+            Promise(f"scope parameter over scope model, GPT of 10.8 M, r = 50, {dtype}", ratio, 1.3, True, case)
+        )
     for d in (300_000, 1_000_000):
         case = f"cpu_step_d{d}_r100"
         add(f"CPU step over the two bare products, d = {d:.0e}, r = 100", case, ["over_bare_products"], 1.5)

@@ -21,13 +21,19 @@ class BenchCommand:
     """Measure what a step costs here: time, memory, launches, against the floor and other optimizers. Resumable."""
 
     what: tuple[str, ...] = ()
-    """Of steps, paper, training, members, scopes, baselines, root, kernels, cpu; by default all that it can here."""
+    """Of steps, paper, training, members, scopes, baselines, root, kernels, host, cpu; by default all it can here."""
+    only: tuple[str, ...] = ()
+    """Names of cases, in the order of measuring; "lean" stands for rows of few bytes and what was promised of them."""
     device: str | None = None
     """cuda or cpu; cuda where there is one."""
     quick: bool = False
     """Only the cases with a promised figure."""
     seconds: float = math.inf
     """Stop after so many seconds; the same command goes on."""
+    longest: float = 240.0
+    """Give up a single case after so many seconds; it is recorded as failed."""
+    together: Path | None = None
+    """Write all cases into this one file, too, after each of them; --records reads it from its folder."""
     out: Path = Path("out/bench")
     """Folder of the results: one JSON per case, speed.json and the figures."""
     records: tuple[Path, ...] = ()
@@ -38,17 +44,18 @@ class BenchCommand:
     def run(self) -> None:
         """Measure what is not finished, sum up, draw."""
         from ggt_lab.bench.case_files import existing_folders, read_cases
-        from ggt_lab.bench.cases import KINDS, cases
+        from ggt_lab.bench.cases import KINDS, cases, named
 
         if self.records:
             self._sum_up(read_cases(existing_folders(self.records)))
             return
         if self.list:
-            say("\n".join(case.name for case in cases(self.what or KINDS, quick=self.quick)))
+            listed = named(self.only) if self.only else cases(self.what or KINDS, quick=self.quick)
+            say("\n".join(case.name for case in listed))
             return
         from ggt_lab.bench.case_runner import unfinished, wanted_cases
 
-        wanted, device = wanted_cases(self.what, self.device, quick=self.quick)
+        wanted, device = wanted_cases(self.what, self.device, quick=self.quick, only=self.only)
         records = self._measure(wanted, device)
         self._sum_up(read_cases([self.out]))
         for record in records:
@@ -59,18 +66,20 @@ class BenchCommand:
             say(f"{len(left)} cases are left: the same command goes on with them")
 
     def _measure(self, wanted: "Sequence[Case]", device: str) -> "Sequence[Record]":
+        from ggt_lab.bench.case_files import write_together
         from ggt_lab.bench.case_runner import run_cases
 
         with progress_bar(self.out) as progress:
             progress(0, len(wanted), "")
-            done = 0
+            finished: list[Record] = []
 
             def count(record: "Record") -> None:
-                nonlocal done
-                done += 1
-                progress(done, len(wanted), record["case"])
+                finished.append(record)
+                progress(len(finished), len(wanted), record["case"])
+                if self.together is not None:
+                    write_together(finished, self.together)
 
-            return run_cases(wanted, self.out, device=device, seconds=self.seconds, on_done=count)
+            return run_cases(wanted, self.out, device=device, seconds=self.seconds, longest=self.longest, on_done=count)
 
     def _sum_up(self, records: "Sequence[Record]") -> None:
         from ggt_lab.bench.speed_summary import write_summary
