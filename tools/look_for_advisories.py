@@ -1,8 +1,8 @@
 """Does an advisory name a version of constraints.txt? ``make audit`` runs this with the Python that has pip-audit.
 
-pip-audit ends well, and says "No known vulnerabilities found", when the service that it asks knows none of the packages:
-an index of packages that has no advisories is enough for that. So its answers are counted here. A package that was not
-looked up is a failure, as an advisory is.
+pip-audit ends well, and says "No known vulnerabilities found", when the service that it asks knows none of the
+packages: an index of packages that has no advisories is enough for that. So its answers are counted here. A package
+that was not looked up is a failure, as an advisory is.
 """
 
 import json
