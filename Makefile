@@ -46,7 +46,7 @@ audit: $(READY)   ## is what is installed what was pinned, and does an advisory 
 	@$(BIN)/python tools/check_installed.py
 	@$(PYTHON) -m venv $(VENV)/audit && $(VENV)/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit \
 	  || { echo "No advisory was looked for: pip-audit could not be installed."; exit 1; }
-	@$(VENV)/audit/bin/pip-audit --requirement constraints.txt --no-deps --disable-pip
+	@$(VENV)/audit/bin/python tools/look_for_advisories.py
 
 integrations: $(INTEGRATIONS)/.ready  ## the tests with Lightning, Trainer, Accelerate and others, in an environment of their own
 	@$(INTEGRATIONS)/bin/python -m pytest -q tests/integrations

@@ -39,7 +39,7 @@ from torch_ggt.formats import format_of
 
 BASE = "float32:20"
 FORMATS = (BASE, "int8:20", "int8:7", "bfloat16:20", "int4:13")
-_WINDOW = re.compile(r"window=\d+")
+_WINDOW = re.compile(r"window=\d+(, *window_dtype=[^,)]+)?")
 
 
 def with_window(entrant, window):
@@ -85,10 +85,9 @@ def runs_of(options):
                 rules = json.dumps([task.rules(), each.rules(), protocol.common()], sort_keys=True)
                 digest = hashlib.sha256(rules.encode()).hexdigest()[:12]
                 steps = options.steps or task.steps
-                runs += [
-                    LeagueRun(task, each, found[0], found[1], seed, steps, options.evaluations, digest, options.device)
-                    for seed in options.seeds
-                ]
+                common = {"task": task, "entrant": each, "power": found[0], "settings": found[1], "steps": steps}
+                common |= {"evaluations": options.evaluations, "digest": digest, "device": options.device}
+                runs += [LeagueRun(**common, seed=seed) for seed in options.seeds]
     return sorted(runs, key=lambda run: options.seeds.index(run.seed)), without
 
 

@@ -248,7 +248,7 @@ class RatioOfRoots(MeanSquare):
         """u for p; then √(1 - ρ) u enters the window of the steps."""
         eps, (_, rho) = block.options["eps"], block.options["betas"]
         updates, backend, columns = block.windows["updates"], block.backend, block.columns
-        projected = updates.decay * columns.total(updates.measure(step).sums)[..., :-1]
+        projected = updates.decay * columns.total(updates.products(step))
         c = backend.coefficients(updates, projected, eps=eps**0.5, shift=eps, **block.how)
         step.mul_(eps**0.5).add_(updates.expand(c, torch.zeros_like(step)))
         block.zero_missing()

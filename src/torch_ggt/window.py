@@ -151,6 +151,21 @@ class Window:
         sums = self.backend.measure(self.rows, row, self.runs, self.scratch)
         return GramRow(sums if self.weights is None else self._weighed(sums))  # a call less in most steps
 
+    def products(self, vector: Tensor) -> Tensor:
+        """W p, shape (..., r), for a vector p that is not to be stored.
+
+        `measure` rounds p as it would be stored. So what rounding has cut off is measured as well.
+        """
+        found = self.measure(vector).products
+        if self.format.coded or self.format.dtype.itemsize < 4:
+            found = found + self.measure(vector - self._as_stored(vector)).products
+        return found
+
+    def _as_stored(self, vector: Tensor) -> Tensor:
+        """A vector after the rounding of `measure`."""
+        one = vector.to(self.format.dtype) if isinstance(self.rows, Tensor) else self.rows.stored(vector)
+        return one.to(vector.dtype)
+
     def row(self, slot: int) -> Tensor:
         """A stored row (d,) as numbers."""
         one = self.rows[slot : slot + 1]

@@ -302,6 +302,19 @@ def test_variants_of_passes_over_integers(name):
 
 
 @CODED
+def test_bench_of_passes_over_integers(name, monkeypatch):
+    """What `ggt bench --what kernels` reports of rows of integers; each variant is called once."""
+    from ggt_lab.bench import kernel_variants
+
+    monkeypatch.setattr(kernel_variants, "_ms", lambda call, device: (call(), 2.0)[1])
+    found = kernel_variants._integer_kernels(torch.device(DEVICE), 1e9, FORMATS[name], d=640, r=5, tiles=1)
+    assert found["floor_of_one_pass_ms"] == pytest.approx(5 * 640 * FORMATS[name].element_bytes / 1e9 * 1e3)
+    assert max(found["errors"].values()) < 1e-6
+    assert found["best W v"]["ms"] == found["best WT c"]["ms"] == 2.0
+    assert found["the row"] == {"encode": 2.0, "write": 2.0}
+
+
+@CODED
 @pytest.mark.parametrize("borders", [None, [0, 64, 64, 192]])
 def test_push_of_integers(name, borders):
     plain_one, fused = (

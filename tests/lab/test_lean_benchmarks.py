@@ -4,6 +4,7 @@ import importlib.util
 import json
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -120,6 +121,8 @@ def test_settings_by_hand(load, tmp_path):
     script = load("row_formats_deep")
     made = script.with_window(PROTOCOL.entrant("ggt"), "int4:13")
     assert made.spec == "GGT(window=13, window_dtype='int4', betas=({momentum}, 1.0), weight_decay={weight_decay})"
+    narrow = replace(PROTOCOL.entrant("ggt"), spec="GGT(window=50, window_dtype='bfloat16', eps=1e-8)")
+    assert script.with_window(narrow, "int8:7").spec == "GGT(window=7, window_dtype='int8', eps=1e-8)"
     assert script.bytes_of("int4:13") == pytest.approx(7.3125)
     assert script.ratio_in_words({1: 2.0, 2: math.inf}, {1: 1.0, 2: 1.0}) == "diverged"
     assert script.ratio_in_words({1: 2.0}, {1: 1.0, 2: 1.0}) == "2.0000 (1)"

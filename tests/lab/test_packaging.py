@@ -13,6 +13,7 @@ from ggt_lab.cli.commands import _EXTRAS
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 
 import check_installed
+import look_for_advisories
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -84,3 +85,17 @@ def test_a_file_that_was_changed_after_its_installation_is_told(tmp_path):
     assert "is not the file that was installed" in check_installed.changed_files(small)[0]
     module.unlink()
     assert "is missing" in check_installed.changed_files(small)[0]
+
+
+def test_what_was_not_looked_up_is_no_good_news():
+    """pip-audit itself says "No known vulnerabilities found" then."""
+    sound = {"name": "sound", "version": "1", "vulns": []}
+    bad = {"name": "bad", "version": "2", "vulns": [{"id": "PYSEC-1"}]}
+    unknown = {"name": "unknown", "skip_reason": "Dependency not found on PyPI and could not be audited"}
+    verdicts = [
+        look_for_advisories.verdict({"dependencies": found}) for found in ([sound], [bad], [sound, unknown], [])
+    ]
+    assert [well for _, well in verdicts] == [True, False, False, False]
+    assert "bad 2: PYSEC-1" in verdicts[1][0]
+    assert "1 of 2 packages were looked up" in verdicts[2][0]
+    assert "unknown" in verdicts[2][0]

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import mpmath as mp
 import torch
-from oracle import RIDGE, Matrix, exact, norm, standstill
+from oracle import RIDGE, Matrix, digits_for, exact, norm, polar_factor, standstill
 from torch import nn
 
 from ggt_lab.optimizers.paper_ggt import PaperGGT as GGT
@@ -273,7 +273,7 @@ class Beside:
         self.matrices = [Matrix(self.options["window"]) for _ in self.members]
         self.momentum = [[mp.mpf(0)] * p.numel() for p in self.parameters]
         self.sizes = [0.0 for _ in self.parameters]  # Σ β₁^age ‖g‖
-        self.moments = {}
+        self.moments, self.averages = {}, {}
         self.seen, self.skipped, self.found, self.notes = set(), 0, [], []
 
     def say(self, *words):
@@ -526,19 +526,62 @@ class Beside:
 
     def compare_finish(self, place, moved, u, step):
         """The step of one parameter after its finish."""
+        self.place = place
         shape, finish, lr = self.case.shapes[place], self.options["finish"], self.options["lr"]
         grain = 8 * ROUNDING[self.case.dtype] * (1 + sum(abs(x) for x in self.case.values)) + lr * 1e-6
+        error = float(step.scale) * (tolerance(step, self.rows, self.options) + 1e-6 * float(norm(u)))
+        u = [step.scale * x for x in u]
         if finish == "adam" or len(shape) < 2:
             found = self.moments.setdefault(place, Moments(len(u)))
-            error = tolerance(step, self.rows, self.options) + 1e-6 * float(norm(u))
-            u, error = [step.scale * x for x in u], float(step.scale) * error
             for x, (wanted, allowed) in zip(moved, found.step(u, error, self.options), strict=True):
                 if allowed is not None and abs(x - lr * wanted) > lr * allowed + grain:
                     self.say(f"Adam's quotient is {float(x / lr)}, and {float(wanted)} is right to {allowed:.1e}")
             return
+        m, error = self.averages.setdefault(place, Average(len(u))).step(u, error, self.options)
         longest = 0.2 * math.sqrt(max(shape)) * math.sqrt(min(shape)) * 1.03
         if float(norm(moved)) > lr * longest + grain:
             self.say(f"the step of a polar factor has length {float(norm(moved)) / lr}, and at most {longest} is right")
+        elif finish != "polar_rows":
+            self.compare_polar([x / (lr * 0.2 * math.sqrt(max(shape))) for x in moved] if lr else [], m, error, grain)
+
+    def compare_polar(self, found, m, error, grain):
+        """A polar factor against the one in extended precision, where the step is known well enough to have one.
+
+        ``found`` is flat, and so is m, of which float64 can know each length to ``error``. If E is added to a matrix,
+        its polar factor moves by at most 3 ‖E‖/σ, where σ is the smallest singular value.
+        """
+        shape, lr = self.case.shapes[self.place], self.options["lr"]
+        rows = [m[i * shape[1] : (i + 1) * shape[1]] for i in range(shape[0])]
+        with mp.workdps(digits_for(rows)):
+            factor, smallest, largest = polar_factor(rows)
+        if not found or factor is None or smallest < largest / 100:
+            return  # smaller singular values are not promised to become one
+        allowed = 3 * error / float(smallest) + 1e-6 + grain / (lr * 0.2)
+        if allowed > WORTH_COMPARING:
+            return
+        off = float(norm([x - y for x, y in zip(found, itertools.chain(*factor), strict=True)])) / math.sqrt(min(shape))
+        promised = 0.01 if self.options["finish"] == "polar" else 0.0
+        self.notes.append((f"error of {self.options['finish']}", off))
+        if off > allowed + promised:
+            self.say(f"the polar factor is off by {off:.2e} for each singular value, {allowed + promised:.2e} is right")
+
+
+class Average:
+    """The first moment of a finish, and how well it can be known."""
+
+    def __init__(self, size):
+        self.first, self.error = [mp.mpf(0)] * size, 0.0
+
+    def step(self, u, error, options):
+        """(m, its error) after a step u that is known to an error."""
+        if options["history"] != "gradient":
+            return u, error
+        beta1 = mp.mpf(options["betas"][0])
+        self.first = [beta1 * x + (1 - beta1) * y for x, y in zip(self.first, u, strict=True)]
+        self.error = float(beta1) * self.error + (1 - float(beta1)) * error
+        if not options["nesterov"]:
+            return self.first, self.error
+        return [beta1 * x + (1 - beta1) * y for x, y in zip(self.first, u, strict=True)], self.error + error
 
 
 class Moments:

@@ -8,9 +8,12 @@ files        damages
 kills        kills
 endurance    steps of each member
 adversaries  generated cases
+relatives    generated cases of the relatives and of `whiten`
 peers        damages of each kind, for each peer
 cost         repetitions of each measurement
 ===========  =======================================
+
+For a GPU there are two drivers beside it: sanitizer.py and admit_race.py.
 """
 
 import json
@@ -90,6 +93,31 @@ def adversaries(number):
     }
 
 
+def relatives(number):
+    import kin
+
+    members, worst, broken, steps, compared = Counter(), {}, {}, 0, Counter()
+    for seed in range(number):
+        case = kin.generate(random.Random(seed))
+        found, notes = kin.violations(case)
+        members[case.member] += 1
+        steps += len(case.events)
+        for name, value in notes:
+            compared[name.split(", ")[1]] += 1
+            worst[name] = max(value, worst.get(name, 0.0))
+        if found:
+            broken[seed] = found
+            print(f"seed {seed}: {found}\n{case}", flush=True)
+    return {
+        "cases": number,
+        "steps": steps,
+        "violations": broken,
+        "cases of each member": dict(members),
+        "steps compared": dict(compared),
+        "worst": dict(sorted(worst.items())),
+    }
+
+
 def peers(number):
     from peers import compare, versions
 
@@ -102,7 +130,7 @@ def cost(repetitions):
     return {"a step": of_a_step(repetitions), "loading": of_loading(repetitions)}
 
 
-WORK = {work.__name__: work for work in (states, files, kills, endurance, adversaries, peers, cost)}
+WORK = {work.__name__: work for work in (states, files, kills, endurance, adversaries, relatives, peers, cost)}
 
 if __name__ == "__main__":
     torch.set_num_threads(1)

@@ -162,3 +162,21 @@ def inverse_root(moment, a, eps, delta):
         result = [x + gain * y for x, y in zip(result, direction, strict=True)]
         floor = min(floor, shifted)
     return result, floor
+
+
+def polar_factor(rows):
+    """(U Vᵀ as rows of mpf, the smallest and the largest singular value) of a matrix U Σ Vᵀ; None for a zero."""
+    wide = len(rows) <= len(rows[0])
+    given = rows if wide else [list(column) for column in zip(*rows, strict=True)]
+    values, vectors = mp.eigsy(gram(given))
+    values = [max(value, mp.mpf(0)) for value in values]
+    if min(values) == 0:
+        return None, mp.mpf(0), mp.sqrt(max(values))
+    count = len(given)
+    root = mp.matrix(count, count)  # (X Xᵀ)^-½
+    for i in range(count):
+        for j in range(count):
+            root[i, j] = mp.fsum(vectors[i, k] * vectors[j, k] / mp.sqrt(values[k]) for k in range(count))
+    factor = [combined(given, [root[i, j] for j in range(count)]) for i in range(count)]
+    factor = factor if wide else [list(column) for column in zip(*factor, strict=True)]
+    return factor, mp.sqrt(min(values)), mp.sqrt(max(values))

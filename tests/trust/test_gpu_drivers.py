@@ -11,6 +11,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 
 import admit_race
+import late_warp
 import sanitizer
 
 OUTPUT = """
@@ -114,3 +115,8 @@ def test_the_versions_differ_in_what_they_say(tmp_path):
     assert len(texts["barrier"]) == len(texts["no barrier"]) + 1
     assert any("clock64" in line for line in texts["late, barrier"])
     assert admit_race.BARRIER in "\n".join(texts["late, barrier"]) + "\n"
+
+
+def test_one_late_warp_makes_steps_that_are_far_too_long():
+    assert max(late_warp.lengths(40, None, 0, columns=500)) <= 1.001
+    assert max(late_warp.lengths(40, 1, 0, columns=500)) > 10
