@@ -34,12 +34,17 @@ def by_task(cells: Iterable[Cell]) -> dict[str, dict[str, Cell]]:
     found: dict[str, dict[str, Cell]] = {}
     lacking: dict[str, set[str]] = {}
     for cell in cells:
-        if cell.status in ("done", "diverged"):
+        if _ended(cell):
             found.setdefault(cell.task, {})[cell.entrant] = cell
         else:
             lacking.setdefault(cell.task, set()).add(cell.entrant)
     somewhere = {name for row in found.values() for name in row}
     return {task: row for task, row in found.items() if not lacking.get(task, set()) & somewhere}
+
+
+def _ended(cell: Cell) -> bool:
+    """Whether the cell has all its runs, or none because all trials diverged."""
+    return cell.status in ("done", "diverged")
 
 
 def ranks(cells: Sequence[Cell]) -> list[Rank]:
@@ -112,7 +117,7 @@ def profile(
 
 @dataclass(frozen=True)
 class Rivalry:
-    """Our recommended member against its rivals on one task."""
+    """A member of ours against its rivals on one task."""
 
     task: str
     place: int
@@ -131,8 +136,12 @@ class Rivalry:
 
 def rivalry(cells: Sequence[Cell], member: str, rivals: Sequence[str]) -> list[Rivalry]:
     """The member against the rivals, on every task on which all of them are finished."""
+    rows: dict[str, dict[str, Cell]] = {}
+    for cell in cells:
+        if cell.entrant in (member, *rivals) and _ended(cell):
+            rows.setdefault(cell.task, {})[cell.entrant] = cell
     found = []
-    for task, row in by_task(cells).items():
+    for task, row in rows.items():
         if not {member, *rivals} <= row.keys():
             continue
         best = min(rivals, key=lambda name: row[name].log_mean)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-__all__ = ["BASELINES", "ENTRANTS", "OURS", "RECOMMENDED", "Entrant"]
+__all__ = ["BASELINES", "ENTRANTS", "OURS", "RECOMMENDED", "RECOMMENDED_DEEP", "Entrant"]
 
 _START = {"momentum": 0.9, "weight_decay": 0.0}
 _CHANGES = ({"momentum": 0.95}, {"weight_decay": 0.1}, {"momentum": 0.8}, {"weight_decay": 0.01}, {"momentum": 0.98})
@@ -113,7 +113,9 @@ ENTRANTS = (
     Entrant("whiten-soap", "whiten(SOAP)", f"whiten({_SOAP}, window=50)", deep=True),
 )
 BASELINES = ("adamw", "muon", "normuon", "soap")
-"""The rivals that the recommended member is measured against."""
+"""The rivals that our recommended members are measured against."""
 RECOMMENDED = "whiten-soap"
 """Our recommended member; it was named before the first run of this season, by runs with other seeds."""
+RECOMMENDED_DEEP = "ggt-momentum-rows"
+"""Our member for deep tasks; prototypes named it, and a first GPT without a warm-up, before the runs with one."""
 OURS = tuple(entrant.name for entrant in ENTRANTS if entrant.name.startswith(("ggt", "whiten")))

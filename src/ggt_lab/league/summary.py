@@ -9,7 +9,7 @@ from typing import Any
 
 from ggt_lab.league.cells import Cell, cell_of, shortness
 from ggt_lab.league.comparisons import TAUS, by_task, pairs, profile, ranks, rivalry
-from ggt_lab.league.entrants import BASELINES, OURS, RECOMMENDED
+from ggt_lab.league.entrants import BASELINES, OURS, RECOMMENDED, RECOMMENDED_DEEP
 from ggt_lab.league.play import Field, finished, missing_packages
 from ggt_lab.league.tasks import LeagueTask
 from ggt_lab.runs.environment import different_machines
@@ -34,8 +34,15 @@ def summarize(field: Field, folder: Path, missing_data: Mapping[str, str] | None
     whole = Field(field.protocol, field.protocol.tasks, field.protocol.entrants, field.device)
     runs = finished(Results(folder / "results.jsonl"))
     cells = _cells(whole, runs, missing_data or {})
+    deep = {task.name for task in whole.tasks if task.deep}
+    # Deep tasks have fewer entrants: ranks and profiles are of small tasks alone.
+    small = [cell for cell in cells if cell.task not in deep]
     times = _step_seconds(Results(folder / "times.jsonl"))
-    per_second = profile(cells, STANDARD, times) if times else {}
+    per_second = profile(small, STANDARD, times) if times else {}
+
+    def against_rivals(member: str, of: Sequence[Cell]) -> list[Record]:
+        return [{**asdict(each), "level": each.level} for each in rivalry(of, member, BASELINES)]
+
     spent = Counter[str]()
     for run in runs.values():
         spent[run["task"]] += run["cost_s"]
@@ -46,18 +53,20 @@ def summarize(field: Field, folder: Path, missing_data: Mapping[str, str] | None
             "device": field.device,
             "standard": STANDARD,
             "recommended": RECOMMENDED,
+            "recommended_deep": RECOMMENDED_DEEP,
             "baselines": BASELINES,
             "ours": OURS,
             "tasks": [{**asdict(task), "spent_minutes": round(spent[task.name] / 60, 1)} for task in whole.tasks],
             "entrants": [asdict(entrant) for entrant in whole.entrants],
             "cells": [_cell(cell, times) for cell in cells],
-            "complete": list(by_task(cells)),
-            "ranks": [asdict(rank) for rank in ranks(cells)],
+            "complete": list(by_task(small)),
+            "ranks": [asdict(rank) for rank in ranks(small)],
             "taus": TAUS,
-            "profile_per_step": profile(cells, STANDARD),
+            "profile_per_step": profile(small, STANDARD),
             "profile_per_second": per_second,
-            "rivalry": [{**asdict(each), "level": each.level} for each in rivalry(cells, RECOMMENDED, BASELINES)],
-            "pairs": [asdict(pair) for pair in pairs(cells)],
+            "rivalry": against_rivals(RECOMMENDED, small),
+            "rivalry_deep": against_rivals(RECOMMENDED_DEEP, [cell for cell in cells if cell.task in deep]),
+            "pairs": [asdict(pair) for pair in pairs(small)],
             "shortness": [asdict(check) for check in checks],
             "runs": len(runs),
             "machines": different_machines(list(runs.values())),
