@@ -150,6 +150,7 @@ def test_the_ten_seeds_are_fresh_and_nothing_was_tuned_for_them(pairs):
         for window in (0, 50)
     )
     assert all(after < before for before, after in zip(alone, whitened, strict=True))
+    assert pairs.best_table(scores, pairs.METHODS["unit"]) in (ROOT / "docs/results.md").read_text()
 
 
 def test_other_seeds_are_an_argument(pairs):
