@@ -151,6 +151,9 @@ def test_the_ten_seeds_are_fresh_and_nothing_was_tuned_for_them(pairs):
     )
     assert all(after < before for before, after in zip(alone, whitened, strict=True))
     assert pairs.best_table(scores, pairs.METHODS["unit"]) in (ROOT / "docs/results.md").read_text()
+    together = pairs.scores([*first, *(r for r in ten if r["key"] not in known)], range(13))
+    assert pairs.best_table(together, pairs.METHODS["unit"]) in PAGE.read_text()
+    assert pairs.count(together, pairs.METHODS["unit"]) == (11, 12)
 
 
 def test_other_seeds_are_an_argument(pairs):
