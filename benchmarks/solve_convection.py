@@ -122,8 +122,8 @@ def draw(records: list[Record], runs: list[Solve], folder: Path) -> Figure:
 def judge(records: list[Record], command: str) -> Verdict:
     """Whether the whitened NorMuon solves the equation, far better than AdamW and Muon do.
 
-    Muon ends anywhere between 0.09 and 0.6, by seed and by machine. So a share of its error is judged, seed by seed, and
-    not a limit that it would have to miss.
+    Muon ends anywhere between 0.09 and 0.6, by seed and by machine. So a share of its error is judged, seed by seed,
+    and not a limit that it would have to miss.
     """
     errors = {name: last_errors(records, name) for name in ENTRANTS}
     alone = map(min, errors["AdamW"], errors["Muon"])
