@@ -1,6 +1,7 @@
 """Reproductions: oracles, verdicts that can go either way, the whole path at tiny sizes."""
 
 import gzip
+import importlib
 import json
 import math
 from pathlib import Path
@@ -73,6 +74,21 @@ def test_the_runs_of_the_record_give_its_verdicts(name):
         point["seconds"] = 0.0
     found = experiment(name).verdicts(records, f"ggt reproduce {name}")
     assert found == list(read_verdicts(folder / "verdicts.json").verdicts)
+
+
+def test_mu_on_sparse_noise_is_variance(monkeypatch):
+    """T3's explanation: a run again at d = 10, and the page shows the record."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    module = importlib.import_module("variance_of_mu")
+    again = module.measure(10, 1, tuning=5, draws=60)
+    assert again["mu"] == pytest.approx(1 / (4 * math.sqrt(1000)), rel=0.25)
+    assert again["share_of_bias"] < 0.1
+    # One step, from a start of length 1, with a tiny rate: the average is the start, and all of it is bias.
+    monkeypatch.setattr(module, "RATES", (1e-9,))
+    assert module.measure(10, 1, steps=1, tuning=2, draws=5)["share_of_bias"] == pytest.approx(1)
+    cases = json.loads((ROOT / "records/2026-11-18-lab/T3/variance.json").read_text())["cases"]
+    assert [(case["d"], case["draws"]) for case in cases] == [(d, 200) for d, _ in module.CASES]
+    assert module.table(cases) in (ROOT / "docs/experiments.md").read_text()
 
 
 def test_unknown_experiment():
