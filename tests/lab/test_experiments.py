@@ -80,13 +80,14 @@ def test_mu_on_sparse_noise_is_variance(monkeypatch):
     """T3's explanation: a run again at d = 10, and the page shows the record."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     module = importlib.import_module("variance_of_mu")
-    again = module.measure(10, 1, tuning=5, draws=60)
+    again = module.measure(10, 1)
     assert again["mu"] == pytest.approx(1 / (4 * math.sqrt(1000)), rel=0.25)
     assert again["share_of_bias"] < 0.1
+    cases = json.loads((ROOT / "records/2026-11-18-lab/T3/variance.json").read_text())["cases"]
+    assert (again["rate"], again["mu"]) == pytest.approx((cases[0]["rate"], cases[0]["mu"]), rel=1e-6)
     # One step, from a start of length 1, with a tiny rate: the average is the start, and all of it is bias.
     monkeypatch.setattr(module, "RATES", (1e-9,))
     assert module.measure(10, 1, steps=1, tuning=2, draws=5)["share_of_bias"] == pytest.approx(1)
-    cases = json.loads((ROOT / "records/2026-11-18-lab/T3/variance.json").read_text())["cases"]
     assert [(case["d"], case["draws"]) for case in cases] == [(d, 200) for d, _ in module.CASES]
     assert module.table(cases) in (ROOT / "docs/experiments.md").read_text()
 
