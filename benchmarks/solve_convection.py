@@ -20,7 +20,8 @@ import torch
 from matplotlib import pyplot as plt
 
 from ggt_lab.experiments.verdicts import Figure, Verdict, write_verdicts
-from ggt_lab.figures.style import COLORS, log_axis, quiet, save
+from ggt_lab.figures.style import log_axis, quiet, save
+from ggt_lab.optimizers.colors import line_styles
 from ggt_lab.optimizers.specs import optimizer_factory
 from ggt_lab.problems.pinn_problems import Convection
 from ggt_lab.runs.process_pool import processes, run_all
@@ -33,11 +34,11 @@ ENTRANTS = {  # name: (spec, learning rate)
     "AdamW": ("AdamW(betas=(0.9, 0.999), weight_decay=0)", 0.1),
     "Muon": ("MuonAndAdamW(momentum=0.95, weight_decay=0)", 0.0316227766),
     "whitened NorMuon": (
-        "whiten(NorMuonAndAdamW(momentum=0.9, weight_decay=0), window=50, jitter=1e-06, shrinkage=0.0, keep_norm=True)",
+        "whiten(NorMuonAndAdamW(momentum=0.95, weight_decay=0), window=50, shrinkage=0.0, keep_norm=False)",
         0.0316227766,
     ),
 }
-UNSOLVED, SOLVED = 0.1, 0.05  # relative errors
+SOLVED, SHARE = 0.05, 0.5  # a relative error, and a share of the errors of the others
 GRID = (64, 51)  # places and times of the exact solution
 ALT = (
     "Top: the solution of AdamW, of Muon and of the whitened NorMuon beside the exact one, over space and time. "
@@ -104,10 +105,10 @@ def draw(records: list[Record], runs: list[Solve], folder: Path) -> Figure:
     panels[0, 0].set_ylabel("x")
     figure.colorbar(shown, ax=panels[:, -1], fraction=0.05)
     axes = panels[1, 0]
-    for color, name in zip(COLORS, ENTRANTS, strict=False):
+    for name, (color, dashes) in line_styles(list(ENTRANTS)).items():
         for number, record in enumerate(r for r in records if r["optimizer"] == name):
             steps, errors = zip(*((p["step"], p["error"]) for p in record["curve"]), strict=True)
-            axes.plot(steps, errors, color=color, label=None if number else name)
+            axes.plot(steps, errors, color=color, linestyle=dashes, label=None if number else name)
     log_axis(axes, "y")
     quiet(axes)
     axes.set_title("relative error", fontsize=10)
@@ -119,14 +120,20 @@ def draw(records: list[Record], runs: list[Solve], folder: Path) -> Figure:
 
 
 def judge(records: list[Record], command: str) -> Verdict:
-    """Whether AdamW and Muon leave the equation unsolved, and the whitened NorMuon solves it."""
+    """Whether the whitened NorMuon solves the equation, far better than AdamW and Muon do.
+
+    Muon ends anywhere between 0.09 and 0.6, by seed and by machine. So a share of its error is judged, seed by seed,
+    and not a limit that it would have to miss.
+    """
     errors = {name: last_errors(records, name) for name in ENTRANTS}
-    alone = [error for name in ("AdamW", "Muon") for error in errors[name]]
+    alone = map(min, errors["AdamW"], errors["Muon"])
     statement = (
-        f"AdamW and Muon leave a relative error above {UNSOLVED:g}, and the whitened NorMuon ends below {SOLVED:g}."
+        f"The whitened NorMuon ends with a relative error below {SOLVED:g}, and with each seed below {SHARE:g} "
+        "times the errors of AdamW and Muon."
     )
     ours = "; ".join(f"{name} {' and '.join(f'{error:.2g}' for error in each)}" for name, each in errors.items())
-    holds = min(alone) > UNSOLVED and max(errors["whitened NorMuon"]) < SOLVED
+    limits = [min(SOLVED, SHARE * error) for error in alone]
+    holds = all(error < limit for error, limit in zip(errors["whitened NorMuon"], limits, strict=True))
     seeds = len(errors["AdamW"])
     words = "not in the paper. SOAP alone solves this equation, too: docs/whitening-evidence.md"
     return Verdict("PINN", statement, words, ours, None, seeds, holds, command)
@@ -154,7 +161,7 @@ def main() -> None:
     records = [record for record in results if record["key"] in done]
     runs.sort(key=lambda run: (run.seed, list(ENTRANTS).index(run.name)))
     figure = draw(records, runs, given.out)
-    title = "A differential equation that AdamW and Muon leave unsolved"
+    title = "A differential equation: AdamW, Muon, and NorMuon with the full matrix in front of it"
     verdict = judge(records, f"python benchmarks/solve_convection.py --seeds {given.seeds}")
     write_verdicts(given.out, experiment="PINN", title=title, verdicts=[verdict], figures=[figure], records=records)
     print(f"{verdict.statement} This {verdict.word}. {verdict.ours}.")

@@ -357,7 +357,8 @@ def draw(records: Sequence[Record], seeds: Sequence[int], path: Path) -> None:
     from ggt_lab.figures.side_by_side import draw_sides  # noqa: PLC0415 - needs matplotlib
 
     found = scores(records, seeds)
-    methods = list(METHODS.values())
+    drawn = {(entrant.window, entrant.keep_norm, entrant.shrinkage) for entrant in found}
+    methods = [method for method in METHODS.values() if method in drawn]
     panels = {
         TITLES[problem]: {
             optimizer: [

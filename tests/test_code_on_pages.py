@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from ggt_lab.cli.commands import COMMANDS
+from ggt_lab.cli.commands import COMMANDS, run_command
 from ggt_lab.cli.options import read
 from torch_ggt import GGT, whiten
 from torch_ggt.rules import RULES
@@ -22,6 +22,7 @@ from torch_ggt.scopes import SCOPES
 ROOT = Path(__file__).parent.parent
 PAGES = {path.name: path.read_text() for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]}
 BLOCK = re.compile(r"^```([a-z]*)([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+OWN = [["ggt", command] for command in ("new-problem", "race", "report", "spectrum")]  # on a model of one's own
 ALONE = {"distributed.md"}  # pages whose blocks are alternatives: each sees only what is granted
 
 
@@ -109,6 +110,22 @@ def command_lines(page):
             words = shlex.split(line.removeprefix("$ "), comments=True)
             if words and "…" not in line:
                 yield words
+
+
+def test_the_way_to_a_recommendation_works_as_typed(tmp_path, monkeypatch, capsys):
+    """The commands of the README one after the other, on the template as it is, with fewer steps in the race."""
+    monkeypatch.chdir(tmp_path)
+    typed, quick = (
+        [words for words in command_lines(page) if words[:2] in OWN] for page in ("README.md", "quickstart.md")
+    )
+    assert all(words in typed for words in quick)
+    assert [words[1] for words in typed][:2] == ["new-problem", "race"]
+    for _, *words in typed:
+        short = ["--steps", "6", "--workers", "1"] if words[0] == "race" else []
+        run_command([*words, *short])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Recommended on this problem:" in said
+    assert (tmp_path / "out/race/my_problem/report.html").exists()
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if any(command_lines(page))])

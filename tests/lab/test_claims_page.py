@@ -234,11 +234,23 @@ def test_overhead(ratio, cnn, rnn):
     found = speed_verdicts(cases)
     assert [verdict.claim for verdict in found] == ["O1", "O1"]
     assert [verdict.holds for verdict in found] == [cnn, rnn]
-    assert (
-        f": {10 * ratio:.2f} ms with GGT, 10.00 ms with SGD. Other windows: 20 rows in float32 {ratio:.3f}"
-        in found[0].ours
+    times = (
+        f"are {10 * ratio:.2f} ms with GGT and 10.00 ms with SGD, {ratio:.3f} times. Other windows: 20 rows in float32 "
     )
+    assert f"{times}{ratio:.3f}" in found[0].ours
     assert found[0].ours.startswith(f"{ratio:.3f} times")
+
+
+def test_the_spread_of_an_overhead_is_that_of_the_ratios_where_they_were_kept():
+    """The ratio is judged, and not the ratio of two medians of a host that is not equally fast all the time."""
+    plain, paired = training_case("lstm", 1.1), training_case("lstm", 1.1)
+    paired["result"]["over_SGD_range"] = {"GGT r=200 bfloat16": [0.871, 1.197]}
+    paired["result"]["times"]["SGD"] = timing(11.2)
+    old, new = speed_verdicts([plain, paired])
+    assert old.spread == "80 % of the rounds took 11.00 to 11.00 ms"
+    assert new.spread == "80 % of the ratios lie between 0.87 and 1.20"
+    assert new.ours.startswith("1.100 times")
+    assert "11.00 ms with GGT and 11.20 ms with SGD, 0.982 times" in new.ours
 
 
 @pytest.mark.parametrize(("svd", "holds"), [(201.0, True), (199.0, False)])

@@ -13,7 +13,7 @@ from ggt_lab.experiments.catalogue import chosen_experiment, default_folder, exp
 from ggt_lab.experiments.claim import mean_curve
 from ggt_lab.experiments.curve_claims import AlikeAlong, EarlyLead, FastestAfterDecays, LowestAlong
 from ggt_lab.experiments.deep_race import DeepRace
-from ggt_lab.experiments.end_claims import AtMost, Compared, GapAtEnd
+from ggt_lab.experiments.end_claims import AtMost, Compared, GapAtEnd, LevelAtEnd
 from ggt_lab.experiments.experiment import Settings, reproduce
 from ggt_lab.experiments.wall_clock_claims import (
     FirstInSeconds,
@@ -86,6 +86,29 @@ def test_a_single_seed_proves_no_gap():
     assert (verdict.holds, verdict.spread) == (None, "± unknown (two standard errors)")
     assert GapAtEnd("X", "GGT", "Adam", "loss", 0.6, "p").verdict(single, "c").holds is False
     assert "Adam 1.5 (0.5000 ± unknown higher)" in Compared("X", "GGT", ("Adam",), "loss").verdict(single, "c").ours
+
+
+def test_level_has_two_sides():
+    # GGT ends 0.4 below Adam and 0.05 above SGD, ± 0.2.
+    for who, other, within, holds in (
+        ("GGT", "Adam", 0.7, True),
+        ("GGT", "Adam", 0.5, None),
+        ("GGT", "Adam", 0.3, None),
+        ("GGT", "Adam", 0.1, False),
+        ("Adam", "GGT", 0.1, False),
+        ("Adam", "GGT", 0.7, True),
+        ("GGT", "SGD", 0.3, True),
+        ("GGT", "SGD", 0.1, None),
+    ):
+        assert LevelAtEnd("X", who, other, "loss", within, "p").verdict(RUNS, "c").holds is holds, (who, other, within)
+    verdict = LevelAtEnd("X", "GGT", "Adam", "loss", 0.1, "p").verdict(RUNS, "c")
+    assert verdict.statement == "GGT and Adam end with a loss at most 0.1 apart"
+    assert verdict.ours == "1.1 against 1.5: 0.4000 lower"
+    diverged = {**RUNS, "Adam": runs_of([9.0], status="diverged")}
+    assert LevelAtEnd("X", "GGT", "Adam", "loss", 9.0, "p").verdict(diverged, "c").holds is False
+    single = {name: records[:1] for name, records in RUNS.items()}
+    assert LevelAtEnd("X", "GGT", "Adam", "loss", 0.1, "p").verdict(single, "c").holds is None
+    assert LevelAtEnd("X", "GGT", "Lion", "loss", 0.1, "p").verdict(RUNS, "c").n == 0
 
 
 def test_at_most():

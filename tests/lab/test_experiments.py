@@ -1,5 +1,7 @@
 """Reproductions: oracles, verdicts that can go either way, the whole path at tiny sizes."""
 
+import gzip
+import importlib
 import json
 import math
 from pathlib import Path
@@ -41,7 +43,7 @@ def test_smoke_from_end_to_end(name, tmp_path):
     written = json.loads((tmp_path / "verdicts.json").read_text())
     assert [v["statement"] for v in written["verdicts"]] == [v.statement for v in outcome.verdicts]
     assert [in_plain_words(v) for v in outcome.verdicts] == list(outcome.verdicts)
-    if (record := ROOT / "records/2026-11-16-lab" / name / "verdicts.json").exists() and name != "T1":  # its ε differs
+    if (record := ROOT / "records/2026-11-18-lab" / name / "verdicts.json").exists() and name != "T1":  # its ε differs
         old = [in_plain_words(v) for v in read_verdicts(record).verdicts]
         assert [(v.statement, v.paper) for v in outcome.verdicts] == [(v.statement, v.paper) for v in old]
     assert all(v["claim"] and v["ours"] and v["paper"] for v in written["verdicts"])
@@ -60,6 +62,34 @@ def test_smoke_from_end_to_end(name, tmp_path):
     again = MustNotRun.__new__(MustNotRun)
     again.__dict__.update(chosen.__dict__)
     assert reproduce(again, tmp_path, settings, command="ggt").verdicts == outcome.verdicts
+
+
+@pytest.mark.parametrize("name", ["S1", "S2", "T1", "T2", "T3", "P1"])
+def test_the_runs_of_the_record_give_its_verdicts(name):
+    """The record keeps no seconds, because other work ran on the machine; no verdict here needs them."""
+    folder = ROOT / "records/2026-11-18-lab" / name
+    with gzip.open(folder / "results.jsonl.gz", "rt") as file:
+        records = [json.loads(line) for line in file]
+    for point in (point for record in records for point in record.get("curve", ())):
+        point["seconds"] = 0.0
+    found = experiment(name).verdicts(records, f"ggt reproduce {name}")
+    assert found == list(read_verdicts(folder / "verdicts.json").verdicts)
+
+
+def test_mu_on_sparse_noise_is_variance(monkeypatch):
+    """T3's explanation: a run again at d = 10, and the page shows the record."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    module = importlib.import_module("variance_of_mu")
+    again = module.measure(10, 1)
+    assert again["mu"] == pytest.approx(1 / (4 * math.sqrt(1000)), rel=0.25)
+    assert again["share_of_bias"] < 0.1
+    cases = json.loads((ROOT / "records/2026-11-18-lab/T3/variance.json").read_text())["cases"]
+    assert (again["rate"], again["mu"]) == pytest.approx((cases[0]["rate"], cases[0]["mu"]), rel=1e-6)
+    # One step, from a start of length 1, with a tiny rate: the average is the start, and all of it is bias.
+    monkeypatch.setattr(module, "RATES", (1e-9,))
+    assert module.measure(10, 1, steps=1, tuning=2, draws=5)["share_of_bias"] == pytest.approx(1)
+    assert [(case["d"], case["draws"]) for case in cases] == [(d, 200) for d, _ in module.CASES]
+    assert module.table(cases) in (ROOT / "docs/experiments.md").read_text()
 
 
 def test_unknown_experiment():

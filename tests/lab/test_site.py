@@ -19,6 +19,7 @@ pytestmark = pytest.mark.skipif(not EVERY, reason="there is no site in out/site;
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
     with chromium(tmp_path_factory.mktemp("profile")) as driver:
+        driver.set_script_timeout(180)  # axe takes 30 seconds and more for the longest tables on a busy machine
         yield driver
 
 

@@ -39,8 +39,10 @@ def test_its_settings_are_those_that_the_trials_chose(demo):
     fresh = [run for run in map(json.loads, lines) if run["problem"] == "pinn-convection" and run["seed"] == 0]
     for name, (optimizer, window) in of_the_record.items():
         runs = [run for run in fresh if (run["optimizer"], run["window"]) == (optimizer, window)]
-        rates = {round(run["lr"], 6) for run in runs if run["keep_norm"] is True}
+        runs = [run for run in runs if run["keep_norm"] is (window == 0)]  # alone it is True, and says nothing
+        rates = {round(run["lr"], 6) for run in runs}
         spec, lr = demo.ENTRANTS[name]
+        assert window == 0 or "window=50, shrinkage=0.0, keep_norm=False" in spec
         assert round(lr, 6) in rates
         assert any(f"momentum={run['momentum']}" in spec or str(run["momentum"]) in spec for run in runs)
 
@@ -49,9 +51,12 @@ def test_its_settings_are_those_that_the_trials_chose(demo):
     ("errors", "holds"),
     [
         ((0.9, 0.3, 0.01), True),
-        ((0.9, 0.05, 0.01), False),
+        ((0.9, 0.091, 0.045), True),
+        ((0.9, 0.091, 0.046), False),
+        ((0.019, 0.3, 0.01), False),
         ((0.9, 0.3, 0.06), False),
         ((float("inf"), 0.3, 0.01), True),
+        ((0.9, 0.3, float("inf")), False),
     ],
 )
 def test_the_verdict(demo, errors, holds):

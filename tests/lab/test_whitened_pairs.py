@@ -12,7 +12,6 @@ import pytest
 from ggt_lab.runs.results import Results
 
 ROOT = Path(__file__).parents[2]
-RECORD = ROOT / "records/2026-11-18-whitened-pairs"
 HOW = "50 rows, the length of the gradient"
 KEPT = (50, True, 0.0)
 PAGE = ROOT / "docs/whitening-evidence.md"
@@ -109,17 +108,62 @@ def test_one_run(pairs):
     assert json.loads(json.dumps(record)) == record
 
 
-@pytest.mark.parametrize("name", ["kept", "unit", "defaults"])
-def test_the_page_shows_the_record(pairs, name):
+@pytest.mark.parametrize(
+    ("folder", "name"),
+    [
+        ("2026-11-18-whitened-pairs", "kept"),
+        ("2026-11-18-whitened-pairs", "unit"),
+        ("2026-11-18-whitened-pairs", "defaults"),
+        ("2026-11-18-whitened-pairs-ten", "unit"),
+    ],
+)
+def test_the_page_shows_the_record(pairs, folder, name):
     """Every table of the page, computed again from the runs."""
-    method = pairs.METHODS[name]
-    records = list(Results(RECORD / "results.jsonl"))
-    page, found = PAGE.read_text(), pairs.scores(records)
-    for text in (pairs.table(found, method), pairs.best_table(found, method), pairs.burgers_errors(records, method)):
+    method, record = pairs.METHODS[name], ROOT / "records" / folder
+    config = json.loads((record / "config.json").read_text())
+    records, seeds = list(Results(record / "results.jsonl")), config["seeds"]
+    page, found = PAGE.read_text(), pairs.scores(records, seeds)
+    tables = (pairs.table(found, method), pairs.best_table(found, method), pairs.burgers_errors(records, method, seeds))
+    for text in tables:
         assert text in page
     wins, complete = pairs.count(found, method)
     assert f"({pairs.named(method)}) is lower than alone in {wins} of {complete} pairs" in page
-    assert (RECORD / f"summary_{name}.md").read_text() == pairs.summary(records, method) + "\n"
-    config = json.loads((RECORD / "config.json").read_text())
+    assert (record / f"summary_{name}.md").read_text() == pairs.summary(records, method, seeds) + "\n"
     assert config["runs"] == len(records)
     assert {r["steps"] for r in records} == {config["steps"]}
+
+
+def test_the_ten_seeds_are_fresh_and_nothing_was_tuned_for_them(pairs):
+    """The trials are those of the record with three seeds; what the page says of them in words."""
+    first, ten = (
+        list(Results(ROOT / "records" / name / "results.jsonl"))
+        for name in ("2026-11-18-whitened-pairs", "2026-11-18-whitened-pairs-ten")
+    )
+    seeds = range(3, 13)
+    assert {r["seed"] for r in ten} == {pairs.TUNING_SEED, *seeds}
+    known = {r["key"]: r for r in first}
+    assert all(known[r["key"]] == r for r in ten if r["seed"] == pairs.TUNING_SEED)
+    scores = pairs.scores(ten, seeds)
+    assert all(score.complete for score in scores.values())
+    alone, whitened = (
+        {e.optimizer: scores[e].values for e in scores if e.problem == "pinn-poisson" and e.window == window}["AdamW"]
+        for window in (0, 50)
+    )
+    assert all(after < before for before, after in zip(alone, whitened, strict=True))
+    assert pairs.best_table(scores, pairs.METHODS["unit"]) in (ROOT / "docs/results.md").read_text()
+    together = pairs.scores([*first, *(r for r in ten if r["key"] not in known)], range(13))
+    assert pairs.best_table(together, pairs.METHODS["unit"]) in PAGE.read_text()
+    assert pairs.count(together, pairs.METHODS["unit"]) == (11, 12)
+
+
+def test_other_seeds_are_an_argument(pairs):
+    """The tables count the seeds that were asked for, and the others are left out."""
+    entrant = pairs.Entrant("pinn-poisson", "Muon", 50)
+    runs = {100: 1.0, 0: 9.0, 3: 1.0, 4: 3.0}
+    records = [
+        made_up(pairs.Trial("pinn-poisson", "Muon", 50, 0.01, 0.9, seed, 9), value / 10) for seed, value in runs.items()
+    ]
+    found = pairs.scores(records, [3, 4])
+    assert found[entrant].values == pytest.approx((1.0, 3.0))
+    assert found[entrant].complete
+    assert not pairs.scores(records, [3, 4, 5])[entrant].complete

@@ -10,7 +10,7 @@ from typing import Any
 from ggt_lab.experiments.claim import Claim
 from ggt_lab.experiments.curve_claims import AlikeAlong, EarlyLead, FastestAfterDecays, LowestAlong
 from ggt_lab.experiments.deep_race import DeepRace, Variant
-from ggt_lab.experiments.end_claims import AtMost, Compared, GapAtEnd
+from ggt_lab.experiments.end_claims import AtMost, Compared, GapAtEnd, LevelAtEnd
 from ggt_lab.experiments.spectra_over_training import SpectraOverTraining
 from ggt_lab.experiments.wall_clock_claims import FirstInSeconds
 
@@ -150,7 +150,7 @@ _A2: list[Claim] = [
     )
 ]
 _R4: list[Claim] = [
-    GapAtEnd("R4", "GGT", "Adam", "validation_perplexity", -1.0, "level with Adam"),
+    LevelAtEnd("R4", "GGT", "Adam", "validation_perplexity", 1.0, "level with Adam"),
     EarlyLead("R4", "GGT", "Adam", "validation_perplexity", "ahead only in the first ~20 epochs", until=(10, 30)),
 ]
 

@@ -19,7 +19,7 @@ from ggt_lab.experiments.claim import (
 from ggt_lab.experiments.seed_statistics import stdev
 from ggt_lab.runs.results import Record
 
-__all__ = ["AtMost", "Compared", "GapAtEnd"]
+__all__ = ["AtMost", "Compared", "GapAtEnd", "LevelAtEnd"]
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,34 @@ class GapAtEnd(Claim):
         if self.gap == 0:
             return f"lower {words}"
         return f"{words} " + (f"at least {self.gap:g} lower" if self.gap > 0 else f"at most {-self.gap:g} higher")
+
+
+@dataclass(frozen=True)
+class LevelAtEnd(Claim):
+    """Two entrants end at most ``within`` apart, whichever is lower."""
+
+    claim: str
+    who: str
+    other: str
+    key: str
+    within: float
+    paper: str
+
+    def judge(self, runs: Runs) -> Finding:
+        """Compare means over seeds. The claim is undecided if two standard errors reach across the limit."""
+        statement = f"{self.who} and {self.other} end with a {in_words(self.key)} at most {self.within:g} apart"
+        if missing := absent(runs, self.who, self.other):
+            return nothing_run(statement, missing)
+        own, theirs = (_ends(runs[name], self.key) for name in (self.who, self.other))
+        difference, error = _difference(own, theirs)
+        nearest, farthest = abs(difference) - error, abs(difference) + error
+        return Finding(
+            statement=statement,
+            ours=f"{statistics.fmean(own):.4g} against {statistics.fmean(theirs):.4g}: {_signed(-difference)}",
+            spread=f"{_plus_minus(error)} (two standard errors)",
+            n=len(own),
+            holds=None if nearest <= self.within < farthest else farthest <= self.within,
+        )
 
 
 @dataclass(frozen=True)

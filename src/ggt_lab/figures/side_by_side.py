@@ -11,7 +11,7 @@ from ggt_lab.optimizers.colors import line_styles
 
 __all__ = ["draw_sides"]
 
-_FILLS: tuple[Literal["none", "bottom", "full", "left"], ...] = ("none", "bottom", "full", "left")
+_FILLS: tuple[Literal["none", "bottom", "full", "left"], ...] = ("none", "full", "bottom", "left")
 
 
 def draw_sides(
