@@ -373,7 +373,7 @@ class Beside:
             rounded = 2.0**-17 if self.rows == torch.bfloat16 else 0.0  # see `Window.products`
             of_p = p.error + float(norm(p.vector)) * rounded
             u.error += of_p * float(norm([norm(h) for h in H]))  # ‖H [(HᵀH + ε)^½ + √ε]⁻¹ Hᵀ‖ ≤ ‖H‖
-            u.error += 4 * ROUNDING[self.sums] * float(norm(u.vector))  # both terms are rounded, and their sum
+        u.error += 4 * ROUNDING[self.sums] * float(norm(u.vector))  # both terms are rounded, and their sum
         u = self.here(u, members, present)  # and it makes no step
         entry = self.owner(members)
         slot = (int(entry["updates_position"]) - 1) % updates.size
