@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import torch_ggt
 from ggt_lab.optimizers.paper_ggt import PaperGGT as GGT
 from torch_ggt import Window, backends, whiten
+from torch_ggt import formats as formats_module
 from torch_ggt.backends import host_rows
 from torch_ggt.backends.host_rows import HostRows
 from torch_ggt.backends.plain import HostBackend, TorchBackend
@@ -85,6 +86,13 @@ def test_a_row_that_is_not_finite_is_not_finite_when_stored(name, bad):
     row = torch.randn(3 * BLOCK)
     row[BLOCK + 5] = bad
     assert CODED[name].decode(*CODED[name].encode(row)).view(3, BLOCK).square().sum(1).isfinite().tolist() == [1, 0, 1]
+
+
+@pytest.mark.parametrize("bits", [0x7FFFFFFF, 0x7FC00000, 0x7F800000])
+def test_scales_that_are_not_finite_stay_so(bits):
+    """0x7FFFFFFF is what arithmetic on a GPU returns for NaN; a CPU returns 0x7FC00000."""
+    given = torch.tensor([bits, 0x3F800000], dtype=torch.int32).view(torch.float32)
+    assert formats_module._scales(given).isfinite().tolist() == [False, True]
 
 
 @formats

@@ -50,6 +50,16 @@ def _blocks(tensor: Tensor, length: int) -> Tensor:
     return tensor.view(*tensor.shape[:-1], tensor.shape[-1] // length, length)
 
 
+def _scales(largest: Tensor) -> Tensor:
+    """max|v|/q^p rounded to 10 bits; 0 if that is too small. NaN and inf become NaN.
+
+    A GPU's NaN is 0x7FFFFFFF: rounded like the bits of a number, it would become -0.
+    """
+    rounded = largest.view(torch.int32).add(0x2000).bitwise_and_(-0x4000).view(torch.float32)
+    rounded = torch.where(largest < torch.inf, rounded, torch.nan)
+    return torch.where(rounded < _SMALLEST, 0.0, rounded)
+
+
 class Format:
     """How rows are stored.
 
@@ -137,9 +147,7 @@ class BlockFormat(Format):
     def encode(self, row: Tensor) -> tuple[Tensor, Tensor]:
         """(integers, scales) of rows (..., n), n a multiple of 64. A block that is not finite has such a scale."""
         blocks = _blocks(row.to(torch.float32), BLOCK)
-        scales = blocks.abs().amax(-1).div_(self.largest**self.power)
-        scales = scales.view(torch.int32).add_(0x2000).bitwise_and_(-0x4000).view(torch.float32)  # 10 bits
-        scales = torch.where(scales < _SMALLEST, 0.0, scales)
+        scales = _scales(blocks.abs().amax(-1).div_(self.largest**self.power))
         units = blocks / torch.where(scales > 0, scales, torch.inf)[..., None]
         whole = units.abs().pow_(1 / self.power).round_().copysign_(units)
         if not self.packed:

@@ -18,12 +18,20 @@ pytestmark = [
 INTERPRETED = DEVICE != "cuda"  # then a conversion to bfloat16 truncates, where a GPU rounds to the nearest
 triton_backend = pytest.importorskip("torch_ggt.backends.triton")
 
+import triton  # noqa: E402
+import triton.language as tl  # noqa: E402
+
+if INTERPRETED:
+    from interpreter_like_a_gpu import make_like_a_gpu
+
+    make_like_a_gpu()
+
 from ggt_lab.optimizers.paper_ggt import PaperGGT as GGT  # noqa: E402
 from torch_ggt import Window, backends, solver  # noqa: E402
 from torch_ggt import step as step_module  # noqa: E402
 from torch_ggt.backends.triton import coded, passes, root  # noqa: E402
 from torch_ggt.backends.triton.spans import Spans  # noqa: E402
-from torch_ggt.formats import FORMATS  # noqa: E402
+from torch_ggt.formats import BLOCK, FORMATS  # noqa: E402
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
 SHAPES = pytest.mark.parametrize(
@@ -148,6 +156,22 @@ def test_more_elements_than_32_bits_count():
     out = torch.empty(columns, device=DEVICE)
     passes.expand(rows, torch.ones(1, size, dtype=torch.float64, device=DEVICE), spans, out)
     assert out.sum() == 128
+
+
+@triton.jit
+def _treat_nan(given, found, bits):
+    x = tl.load(given)
+    tl.store(bits, (x * 2.0).to(tl.int32, bitcast=True))
+    tl.store(found, tl.maximum(x, 1.0))
+    tl.store(found + 1, x.to(tl.int32).to(tl.float32))
+
+
+def test_nan_on_a_gpu():
+    """What kernels must reckon with. The interpreter does as a GPU does, so that their tests without a GPU can fail."""
+    found, bits = torch.empty(2, device=DEVICE), torch.empty(1, dtype=torch.int32, device=DEVICE)
+    _treat_nan[(1,)](torch.full((1,), torch.nan, device=DEVICE), found, bits)
+    assert bits.tolist() == [0x7FFFFFFF]
+    assert found.tolist() == [1.0, 0.0]
 
 
 # ---- the r × r part ------------------------------------------------------------------------------------------------
@@ -276,6 +300,8 @@ def test_passes_over_integers(name, size, borders):
         assert ((out[part].double() - wide[:, part].T @ mine).abs() <= bound).all()
     for bad in (torch.nan, torch.inf, -torch.inf):
         row[5] = bad
+        for encode in (lambda row: coded.encode(row, rows.format), rows.format.encode):
+            assert encode(row)[1].isfinite().tolist() == [False] + [True] * (len(row) // BLOCK - 1)
         square = coded.gram_row(rows, row, spans)[:, -1]
         assert square.isfinite().tolist() == [False] + [True] * (len(borders) - 2)
 

@@ -123,9 +123,10 @@ def write(
 @triton.jit
 def _coded(v, LARGEST: tl.constexpr, PACKED: tl.constexpr):
     """The integers, int32, and scales of v (blocks, 64); as `BlockFormat.encode`."""
-    scales = _largest_magnitude(v)
-    scales = tl.div_rn(scales, 1.0 * LARGEST * LARGEST * (LARGEST if PACKED else 1))
-    scales = ((scales.to(tl.int32, bitcast=True) + 0x2000) & -0x4000).to(tl.float32, bitcast=True)
+    largest = tl.div_rn(_largest_magnitude(v), 1.0 * LARGEST * LARGEST * (LARGEST if PACKED else 1))
+    rounded = ((largest.to(tl.int32, bitcast=True) + 0x2000) & -0x4000).to(tl.float32, bitcast=True)
+    # The bits of NaN are not rounded: a GPU's NaN is 0x7FFFFFFF, and that plus 0x2000 would be -0.
+    scales = tl.where(largest < float("inf"), rounded, float("nan"))
     scales = tl.where(scales < _SMALLEST, 0.0, scales)
     divisor = tl.where(scales > 0, scales, float("inf"))
     units = tl.div_rn(tl.abs(v), tl.broadcast_to(divisor[:, None], v.shape))
@@ -141,9 +142,9 @@ def _coded(v, LARGEST: tl.constexpr, PACKED: tl.constexpr):
 
 @triton.jit
 def _largest_magnitude(v):
-    """max |v| of each block; NaN if there is one. A maximum on a GPU would drop it."""
-    poison = tl.sum(v * 0.0, 1)  # 0, or NaN if a number is not finite
-    return tl.max(tl.abs(v), 1) + poison
+    """max |v| of each block; NaN if there is one. A maximum of floats drops NaN; as integers, its bits are largest."""
+    bits = v.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+    return tl.max(bits, 1).to(tl.float32, bitcast=True)
 
 
 @triton.jit
