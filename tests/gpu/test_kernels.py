@@ -19,9 +19,9 @@ INTERPRETED = DEVICE != "cuda"  # then a conversion to bfloat16 truncates, where
 triton_backend = pytest.importorskip("torch_ggt.backends.triton")
 
 from ggt_lab.optimizers.paper_ggt import PaperGGT as GGT  # noqa: E402
-from torch_ggt import Window, backends, solver  # noqa: E402
+from torch_ggt import Window, backends, shrinkage, solver  # noqa: E402
 from torch_ggt import step as step_module  # noqa: E402
-from torch_ggt.backends.triton import coded, passes, root  # noqa: E402
+from torch_ggt.backends.triton import coded, noise, passes, root  # noqa: E402
 from torch_ggt.backends.triton.spans import Spans  # noqa: E402
 from torch_ggt.formats import FORMATS  # noqa: E402
 
@@ -185,6 +185,49 @@ def test_coefficients_of_nothing_and_of_extremes():
             expected = solver.coefficients(gram, rhs, eps=eps, solver="cholesky", **options)
             torch.testing.assert_close(found, expected, rtol=1e-10, atol=0.0)
             assert found.isfinite().all()
+
+
+def grams_of_noise(size, batch, filled):
+    """Gram matrices of rows that share a direction, of very different lengths; only ``filled`` rows are there."""
+    rows = torch.randn(batch, size, size + 9, dtype=torch.float64) + 3 * torch.randn(batch, 1, size + 9).double()
+    rows[:, filled:] = 0
+    rows = rows * torch.logspace(-4, 4, size, dtype=torch.float64)[:, None]
+    return (rows @ rows.mT).to(DEVICE)
+
+
+NOISE_SIZES = [(1, 2, 1), (5, 3, 5), (16, 1, 9), (33, 2, 30)] + ([] if INTERPRETED else [(200, 2, 180), (400, 1, 400)])
+
+
+@pytest.mark.parametrize(("size", "batch", "filled"), NOISE_SIZES)
+def test_noise_share(size, batch, filled):
+    """Many sizes, rows that are not there, several panels, and the number that stands for rounding's victims."""
+    gram = grams_of_noise(size, batch, filled)
+    expected = shrinkage.noise_share(gram)
+    assert ((expected > 0) & (expected <= 1)).all()
+    for options in ({}, {"panel": 16, "block": 32}):
+        torch.testing.assert_close(noise.noise_share(gram, **options), expected, rtol=1e-9, atol=1e-12)
+    assert (noise.noise_share(torch.zeros_like(gram)) == 0).all()
+    if filled > 1:
+        gram[0, 0, 1] = gram[0, 1, 0] = 2 * (gram[0, 0, 0] * gram[0, 1, 1]).sqrt()  # no Gram matrix at all
+        assert shrinkage.noise_share(gram)[0] == noise.noise_share(gram)[0] == 0
+        torch.testing.assert_close(noise.noise_share(gram)[1:], expected[1:], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(("share", "shift"), [("auto", 0.0), (0.3, 0.0), (1.0, 0.0), (0.0, 1e-2), ("auto", 1e-2)])
+@pytest.mark.parametrize(("eps", "borders"), [(0.0, None), (1e-3, [0, 4, 8])])
+def test_coefficients_of_a_shrunk_and_shifted_moment(share, shift, eps, borders):
+    """One launch for what `TorchBackend.coefficients` does step by step: shrunk, shifted, solved."""
+    window = Window(7, 8, borders=borders, dtype=torch.float64, device=DEVICE)
+    batch = window.count.numel()
+    how = {"eps": eps, "jitter": 1e-6, "solver": "cholesky", "tolerance": 1e-2, "shrinkage": share, "shift": shift}
+    for filled in (0, 4):
+        window.gram.copy_(grams_of_noise(7, batch, filled).view(window.gram.shape))
+        window.decay.uniform_(0.5, 1)
+        rhs = torch.randn(window.decay.shape, dtype=torch.float64).to(DEVICE)
+        expected = backends.TorchBackend().coefficients(window, rhs, **how)
+        found = triton_backend.TritonBackend().coefficients(window, rhs, **how)
+        assert found.isfinite().all()
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=0.0)
 
 
 @pytest.mark.skipif(INTERPRETED, reason="the interpreter takes minutes")

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from torch_ggt.backends.plain import Scratch, TorchBackend
-from torch_ggt.backends.triton import coded, passes, ring, root, tensors
+from torch_ggt.backends.triton import coded, noise, passes, ring, root, tensors
 from torch_ggt.backends.triton.spans import Spans
 from torch_ggt.formats import Coded
 
@@ -66,14 +66,16 @@ class TritonBackend(TorchBackend):
         return newest.view(window.decay.shape)
 
     def coefficients(self, window: Any, rhs: Tensor, **how: Any) -> Tensor:  # noqa: ANN401 - a Window
-        """As `TorchBackend.coefficients`; the shifted solves are one launch, unless M itself is shifted or shrunk."""
-        eps, jitter, tolerance = how["eps"], how["jitter"], how["tolerance"]
-        changed = how.get("shrinkage", 0) != 0 or how.get("shift", 0) != 0
-        if how["solver"] == "eigh" or jitter == 0 or changed:
+        """As `TorchBackend.coefficients`; the shifted solves are one launch, and so is the noise in the window."""
+        if how["solver"] == "eigh" or how["jitter"] == 0:
             return super().coefficients(window, rhs, **how)
         r = window.size
         grams, decays = window.gram.view(-1, r, r), window.decay.view(-1, r)
-        found = root.coefficients(grams, decays, rhs.reshape(-1, r), eps=eps, jitter=jitter, tolerance=tolerance)
+        share = how.get("shrinkage", 0.0)
+        found = root.coefficients(
+            grams, decays, rhs.reshape(-1, r), eps=how["eps"], jitter=how["jitter"], tolerance=how["tolerance"],
+            share=noise.noise_share(grams) if isinstance(share, str) else share, shift=how.get("shift", 0.0),
+        )  # fmt: skip
         return found.view(rhs.shape)
 
     @staticmethod
