@@ -96,23 +96,24 @@ class TritonBackend(TorchBackend):
         return passes.expand(rows, c, spans, out)
 
     def descend(self, block: Any, coefficients: Tensor, taken: Tensor) -> bool:  # noqa: ANN401 - a Block
-        """p ← (1 - lr·weight_decay) p - lr·G c in the pass that makes G c; False if the tensors are not fit for it."""
+        """p ← (1 - lr·weight_decay) p - lr·G c, or g ← G c, in the pass that makes G c; False if that cannot be."""
         if not block.complete or isinstance(block.window.rows, Coded):
             return False
-        parameters = block.parameters if block.all_here else block.values()
-        table = self.table(block, "values", parameters)
+        kind, targets = block.targets()
+        table = self.table(block, kind, targets)
         if table is None:
             return False
-        window = block.window
+        window, replace = block.window, kind == "gradients"
         weights, spans = (window.decay * coefficients).view(-1, window.size), spans_of(window.rows, block.borders)
-        for group, first, last in block.runs:
-            lr = group["lr"]
+        # A gradient is replaced with the same numbers in every group, so that one launch serves them all.
+        for group, first, last in [(None, 0, len(targets))] if replace else block.runs:
+            lr, weight_decay = (0.0, 0.0) if group is None else (group["lr"], group["weight_decay"])
             tensors.update(
                 window.rows, weights, table, spans, (first, last), matrix_of=block.matrix_of,
                 lr=lr.reshape(()).to(block.row.device) if isinstance(lr, Tensor) else lr,
-                weight_decay=group["weight_decay"], taken=taken,
+                weight_decay=weight_decay, taken=taken, replace=replace,
             )  # fmt: skip
-        increment_version(parameters)  # autograd has not seen them change
+        increment_version(targets)  # autograd has not seen them change
         return True
 
     def table(self, block: Any, kind: str, found: Sequence[Tensor | None]) -> tensors.Addresses | None:  # noqa: ANN401
