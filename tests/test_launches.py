@@ -65,8 +65,14 @@ def whitened(parameters, **options):
 
 
 @pytest.mark.parametrize("scope", ["model", "parameter"])
-@pytest.mark.parametrize("make", [whitened, functools.partial(GGT, finish="adam")], ids=["whiten", "adam"])
-def test_print(monkeypatch, make, scope):
-    for stored in ("bfloat16", "int8"):
-        found = launches(monkeypatch, make, scope=scope, window_dtype=stored)
-        print(stored, sum(found.values()), found)
+@pytest.mark.parametrize(("make", "most"), [(whitened, 20), (functools.partial(GGT, finish="none"), 20), (GGT, 60)])
+def test_launches_are_few_and_none_is_for_a_parameter_alone(monkeypatch, make, most, scope):
+    few, many = (launches(monkeypatch, make, parameters=n, scope=scope) for n in (3, 12))
+    assert few == many
+    assert sum(many.values()) <= most
+
+
+def test_shrinkage_costs_one_launch(monkeypatch):
+    found = [launches(monkeypatch, whitened, shrinkage=share) for share in (0.0, 0.3, "auto")]
+    assert found[0] == found[1]
+    assert found[2] == {**found[0], "_noise": 1}

@@ -19,7 +19,7 @@ INTERPRETED = DEVICE != "cuda"  # then a conversion to bfloat16 truncates, where
 triton_backend = pytest.importorskip("torch_ggt.backends.triton")
 
 from ggt_lab.optimizers.paper_ggt import PaperGGT as GGT  # noqa: E402
-from torch_ggt import Window, backends, shrinkage, solver  # noqa: E402
+from torch_ggt import Whitening, Window, backends, shrinkage, solver, whiten  # noqa: E402
 from torch_ggt import step as step_module  # noqa: E402
 from torch_ggt.backends.triton import coded, noise, passes, root  # noqa: E402
 from torch_ggt.backends.triton.spans import Spans  # noqa: E402
@@ -439,6 +439,11 @@ class FakeGraph:
         self._blocks = blocks
         self._tables = self._read_tables()
         self._options = [{k: v for k, v in group.items() if k not in ("lr", "params")} for group in groups]
+        self._values = self._read_values()
+
+    def _read_values(self):
+        """Where torch writes without a table: these addresses are part of a graph."""
+        return [p.data_ptr() for b in self._blocks if b.finishes for p in b.parameters]
 
     def _read_tables(self):
         return [table.table for b in self._blocks for table in b.addresses.values()]
@@ -448,42 +453,116 @@ class FakeGraph:
         assert all(now is then for now, then in zip(self._read_tables(), self._tables, strict=True))
         for b in self._blocks:
             assert b.addresses["gradients"].table.tolist() == [p.grad.data_ptr() for _, p in b.allotted]
-            assert b.addresses["values"].table.tolist() == [p.data_ptr() for _, p in b.allotted]
+            if "values" in b.addresses:  # whitening writes into gradients
+                assert b.addresses["values"].table.tolist() == [p.data_ptr() for _, p in b.allotted]
+        assert self._read_values() == self._values
         for group, options in zip(groups, self._options, strict=True):
             assert {key: group[key] for key in options} == options
         with graph._rates_in(groups):
             make_step()
 
 
-@pytest.mark.parametrize("scope", ["group", "parameter"])
-def test_a_step_graph_follows_rates_and_addresses_and_is_made_anew_for_all_else(monkeypatch, scope):
+def graphed(monkeypatch, optimizer):
+    """An optimizer that makes fake graphs."""
+    monkeypatch.setattr(
+        optimizer._graph,
+        "_captured",
+        lambda groups, _, make_step: FakeGraph(optimizer._graph, groups, make_step, optimizer.attached_blocks()),
+    )
+    return optimizer
+
+
+@pytest.fixture
+def _a_gpu(monkeypatch):
+    """What looks like one; few nodes, the same with a graph and without."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(step_module, "_DEFAULT_TOLERANCE", 1e-2)
     monkeypatch.setattr(FakeGraph, "made", 0)
     use_kernels(monkeypatch, True)
+
+
+@pytest.mark.usefixtures("_a_gpu")
+@pytest.mark.parametrize("finish", ["none", "adam"])
+@pytest.mark.parametrize("scope", ["group", "parameter"])
+def test_a_step_graph_follows_rates_and_addresses_and_is_made_anew_for_all_else(monkeypatch, scope, finish):
+    """Torch applies a finished step, and knows no table: its graph is made anew where a parameter has moved."""
     runs, kept = [], []
     for cuda_graph in (False, True):
         generator = torch.Generator().manual_seed(1)
         parameters = [torch.nn.Parameter(torch.ones(shape, device=DEVICE)) for shape in ((), (33, 5), (70,))]
         groups = [{"params": parameters[:2]}, {"params": parameters[2:], "lr": 0.2}]
-        optimizer = GGT(
-            groups, lr=0.1, window=4, jitter=0.1, scope=scope, solver="cholesky", nesterov=True, cuda_graph=cuda_graph
-        )
-        monkeypatch.setattr(
-            optimizer._graph,
-            "_captured",
-            lambda groups, _, make_step, o=optimizer: FakeGraph(o._graph, groups, make_step, o.attached_blocks()),
-        )
-        for step in range(10):
+        options = {"window": 4, "jitter": 0.1, "solver": "cholesky", "nesterov": True, "finish": finish}
+        optimizer = graphed(monkeypatch, GGT(groups, lr=0.1, scope=scope, cuda_graph=cuda_graph, **options))
+        for step in range(13):
             for p in parameters:
                 p.grad = torch.randn(p.shape, generator=generator).to(DEVICE)
                 kept.append(p.grad)  # the next is elsewhere
             if step == 5:
                 optimizer.param_groups[0]["weight_decay"] = 0.1
+            if step == 9:
+                kept.append(parameters[1].data)
+                parameters[1].data = parameters[1].data.clone()
             optimizer.param_groups[0]["lr"] = 0.1 / (1 + step)
             optimizer.step()
             assert isinstance(optimizer.param_groups[0]["lr"], float)
         runs.append(torch.cat([p.detach().flatten() for p in parameters]))
     torch.testing.assert_close(*runs, rtol=1e-6, atol=1e-6)
-    assert FakeGraph.made == 2
+    assert FakeGraph.made == (2 if finish == "none" else 3)
+
+
+@pytest.mark.usefixtures("_a_gpu")
+def test_a_graph_whitens_gradients_wherever_they_are(monkeypatch):
+    runs, kept = [], []
+    for cuda_graph in (False, True):
+        generator = torch.Generator().manual_seed(1)
+        parameters = [torch.nn.Parameter(torch.ones(shape, device=DEVICE)) for shape in ((), (33, 5), (70,))]
+        options = {"window": 4, "jitter": 0.1, "solver": "cholesky", "cuda_graph": cuda_graph}
+        optimizer = whiten(torch.optim.SGD(parameters, lr=0.1, momentum=0.9), **options)
+        graphed(monkeypatch, optimizer.whitening)
+        for step in range(8):
+            for p in parameters:
+                p.grad = torch.randn(p.shape, generator=generator).to(DEVICE)
+                kept.append(p.grad)
+            if step == 6:
+                parameters[0].grad.fill_(torch.nan)
+                before = [p.grad.clone() for p in parameters]
+            version = parameters[1].grad._version
+            optimizer.whitening()
+            assert parameters[1].grad._version > version  # autograd and `whiten` see that it was written
+            if step == 6:
+                assert all(
+                    torch.equal(p.grad[p.grad == p.grad], g[g == g]) for p, g in zip(parameters, before, strict=True)
+                )
+                parameters[0].grad.zero_()
+            runs.append(torch.cat([p.grad.flatten() for p in parameters]))
+    for plain, with_graph in zip(runs[:8], runs[8:], strict=True):
+        torch.testing.assert_close(plain, with_graph, rtol=1e-6, atol=1e-6)
+    assert FakeGraph.made == 1
+
+
+@pytest.mark.parametrize(("scope", "dtype"), [("model", torch.float32), ("parameter", torch.bfloat16)])
+def test_whitened_gradients(monkeypatch, scope, dtype):
+    """Gradients that are written by the pass over the window are those of plain torch, and stay where none is taken."""
+    if INTERPRETED:
+        monkeypatch.setattr(step_module, "_DEFAULT_TOLERANCE", 1e-2)
+    runs = []
+    for yes in (False, True):
+        use_kernels(monkeypatch, yes)
+        generator = torch.Generator().manual_seed(1)
+        shapes = [(), (33, 5), (3, 0), (70,)]
+        parameters = [torch.nn.Parameter(torch.ones(shape, dtype=dtype, device=DEVICE)) for shape in shapes]
+        options = {"window": 4, "jitter": 0.1, "solver": "cholesky", "scope": scope, "window_dtype": "float32"}
+        whitening, found = Whitening(parameters, **options), []
+        for step in range(6):
+            for p in parameters:
+                p.grad = torch.randn(p.shape, generator=generator).to(DEVICE, dtype)
+            if step == 4:
+                parameters[0].grad.fill_(torch.inf)
+            before = torch.cat([p.grad.flatten() for p in parameters])
+            whitening()
+            found.append(torch.cat([p.grad.flatten() for p in parameters]))
+            assert torch.equal(before, found[-1]) == (step == 4)
+        runs.append(torch.cat(found))
+    tolerance = 2e-2 if dtype == torch.bfloat16 else 2e-6
+    torch.testing.assert_close(*runs, rtol=tolerance, atol=tolerance)
