@@ -11,7 +11,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
 from ggt_lab.optimizers.paper_ggt import PaperGGT as GGT
-from torch_ggt import backends
+from torch_ggt import Whitening, backends
 from torch_ggt.backends.triton import TritonBackend, coded, noise, passes, ring, root, tensors
 from torch_ggt.backends.triton.launch import start
 
@@ -86,6 +86,15 @@ for scope in ("model", "parameter"):
             optimizer.step()
 plain_ones = dict(counted)
 counted.clear()
+for dtype in (torch.float32, torch.bfloat16):
+    made = [torch.nn.Parameter(torch.zeros(shape, dtype=dtype)) for shape in ((16, 16), (7,), (3, 5))]
+    whitening = Whitening(made, window=20, window_dtype=torch.bfloat16, solver="cholesky")
+    whitening._refused = lambda *_: False
+    for parameter in made:
+        parameter.grad = torch.randn_like(parameter)
+    whitening()
+of_gradients = dict(counted)
+counted.clear()
 for dtype in ("int8", "int4"):
     made = [torch.nn.Parameter(torch.zeros(shape)) for shape in ((16, 16), (7,), (3, 5))]
     optimizer = GGT(made, window=20, window_dtype=dtype, solver="cholesky")
@@ -93,5 +102,6 @@ for dtype in ("int8", "int4"):
     for parameter in made:
         parameter.grad = torch.randn_like(parameter)
     optimizer.step()
+print(of_gradients)
 print(dict(counted))
 print(plain_ones)

@@ -39,3 +39,5 @@ def test_kernels_are_started_as_triton_does():
     assert ast.literal_eval(done.stdout.splitlines()[-2]) == dict.fromkeys(
         names, 2
     )  # of integers, which have no _update
+    names = ("_gather", "_gram_partials", "_sum_partials", "_admit", "_write", "_noise", "_solve", "_update")
+    assert ast.literal_eval(done.stdout.splitlines()[-3]) == dict.fromkeys(names, 2)  # of a whitening

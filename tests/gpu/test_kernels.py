@@ -520,23 +520,21 @@ def test_a_graph_whitens_gradients_wherever_they_are(monkeypatch):
         options = {"window": 4, "jitter": 0.1, "solver": "cholesky", "cuda_graph": cuda_graph}
         optimizer = whiten(torch.optim.SGD(parameters, lr=0.1, momentum=0.9), **options)
         graphed(monkeypatch, optimizer.whitening)
-        for step in range(8):
+        for step in range(7):
             for p in parameters:
                 p.grad = torch.randn(p.shape, generator=generator).to(DEVICE)
                 kept.append(p.grad)
-            if step == 6:
+            if step == 5:
                 parameters[0].grad.fill_(torch.nan)
                 before = [p.grad.clone() for p in parameters]
             version = parameters[1].grad._version
             optimizer.whitening()
             assert parameters[1].grad._version > version  # autograd and `whiten` see that it was written
-            if step == 6:
-                assert all(
-                    torch.equal(p.grad[p.grad == p.grad], g[g == g]) for p, g in zip(parameters, before, strict=True)
-                )
+            if step == 5:
+                assert all(torch.equal(p.grad, g) for p, g in zip(parameters[1:], before[1:], strict=True))
                 parameters[0].grad.zero_()
             runs.append(torch.cat([p.grad.flatten() for p in parameters]))
-    for plain, with_graph in zip(runs[:8], runs[8:], strict=True):
+    for plain, with_graph in zip(runs[:7], runs[7:], strict=True):
         torch.testing.assert_close(plain, with_graph, rtol=1e-6, atol=1e-6)
     assert FakeGraph.made == 1
 
@@ -562,7 +560,7 @@ def test_whitened_gradients(monkeypatch, scope, dtype):
             before = torch.cat([p.grad.flatten() for p in parameters])
             whitening()
             found.append(torch.cat([p.grad.flatten() for p in parameters]))
-            assert torch.equal(before, found[-1]) == (step == 4)
+            assert step == 0 or torch.equal(before, found[-1]) == (step == 4)  # one row alone keeps its direction
         runs.append(torch.cat(found))
     tolerance = 2e-2 if dtype == torch.bfloat16 else 2e-6
     torch.testing.assert_close(*runs, rtol=tolerance, atol=tolerance)
