@@ -195,10 +195,11 @@ def _substituted(factors: Tensor, rhs: Tensor) -> Tensor:
     would take MAGMA again, so these are solved a few at a time.
     """
     if factors.is_cuda and factors.shape[-1] > _CUBLAS_ROWS and factors.shape[:-2].numel() > _CUBLAS_STACK:
-        stacks = factors.flatten(0, -3).split(_CUBLAS_STACK), rhs.flatten(0, -3).split(_CUBLAS_STACK)
+        stacks = (torch.split(stack.flatten(0, -3), _CUBLAS_STACK) for stack in (factors, rhs))
         return torch.cat([_substituted(*pair) for pair in zip(*stacks, strict=True)]).view(rhs.shape)
     forward = torch.linalg.solve_triangular(factors, rhs, upper=False)
-    return torch.linalg.solve_triangular(factors.mT, forward, upper=True)
+    found: Tensor = torch.linalg.solve_triangular(factors.mT, forward, upper=True)
+    return found
 
 
 def interval(jitter: float, size: int) -> tuple[float, float]:

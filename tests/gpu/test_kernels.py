@@ -483,8 +483,7 @@ def _a_gpu(monkeypatch):
 
 
 @pytest.mark.usefixtures("_a_gpu")
-@pytest.mark.parametrize("finish", ["none", "adam"])
-@pytest.mark.parametrize("scope", ["group", "parameter"])
+@pytest.mark.parametrize(("scope", "finish"), [("group", "none"), ("parameter", "none"), ("group", "adam")])
 def test_a_step_graph_follows_rates_and_addresses_and_is_made_anew_for_all_else(monkeypatch, scope, finish):
     """Torch applies a finished step, and knows no table: its graph is made anew where a parameter has moved."""
     runs, kept = [], []

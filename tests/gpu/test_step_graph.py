@@ -7,8 +7,8 @@ import torch
 from test_step import OPTIONS, Run
 from torch import nn
 
+import torch_ggt
 from ggt_lab.optimizers.paper_ggt import PaperGGT as GGT
-from torch_ggt import GGT as FamilyGGT
 from torch_ggt import backends, whiten
 from torch_ggt import step as step_module
 
@@ -59,7 +59,7 @@ def test_a_graph_of_finished_steps_and_of_whitened_gradients(name, stored):
         if name == "whiten":
             optimizer = whiten(torch.optim.AdamW(parameters, lr=1e-2), **options)
         else:
-            optimizer = FamilyGGT(parameters, lr=1e-2, finish=finish, **options)
+            optimizer = torch_ggt.GGT(parameters, lr=1e-2, finish=finish, **options)
         found = []
         for step in range(25):
             for p in parameters:

@@ -23,7 +23,7 @@ PAIRS: Mapping[str, tuple[str, str]] = {
     "GGT polar": ("PaperGGT(finish='polar', {own})", "torch.optim.Muon, AdamW({fused})"),
     "whiten(Muon)": ("whiten(MuonAndAdamW, {window})", "MuonAndAdamW"),
 }
-"""Each member and the optimizer that it would replace, as specs. On a GPU AdamW is fused, and GGT and whiten capture their steps.
+"""Each member and the optimizer that it would replace, as specs. On a GPU AdamW is fused, GGT and whiten capture steps.
 
 torch's Muon has the matrices, and AdamW the vectors; no wrapper around them costs time. The lab's MuonAndAdamW is one
 optimizer, as ``whiten`` needs it."""
