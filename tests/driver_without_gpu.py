@@ -11,8 +11,8 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
 from ggt_lab.optimizers.paper_ggt import PaperGGT as GGT
-from torch_ggt import backends
-from torch_ggt.backends.triton import TritonBackend, coded, passes, ring, root, tensors
+from torch_ggt import Whitening, backends
+from torch_ggt.backends.triton import TritonBackend, coded, noise, passes, ring, root, tensors
 from torch_ggt.backends.triton.launch import start
 
 started = []
@@ -72,19 +72,28 @@ def check_that_state_is_read_before_it_is_written(ptx):
 
 driver.set_active(Driver())
 counted = collections.Counter()
-for module in (coded, passes, tensors, ring, root):
+for module in (coded, noise, passes, tensors, ring, root):
     module.launch = launch_both_ways
 backends.choose = lambda _: TritonBackend()
 for scope in ("model", "parameter"):
-    for dtype in (torch.float32, torch.bfloat16):
+    for dtype, shrinkage in ((torch.float32, 0.0), (torch.bfloat16, "auto")):
         made = [torch.nn.Parameter(torch.zeros(shape)) for shape in ((16, 16), (7,), (3, 5))]
-        optimizer = GGT(made, window=20, scope=scope, window_dtype=dtype, solver="cholesky")
+        optimizer = GGT(made, window=20, scope=scope, window_dtype=dtype, solver="cholesky", shrinkage=shrinkage)
         optimizer._refused = lambda *_: False  # nothing was computed
         for parameter in made:
             parameter.grad = torch.randn_like(parameter)
         for _ in range(2):
             optimizer.step()
 plain_ones = dict(counted)
+counted.clear()
+for dtype in (torch.float32, torch.bfloat16):
+    made = [torch.nn.Parameter(torch.zeros(shape, dtype=dtype)) for shape in ((16, 16), (7,), (3, 5))]
+    whitening = Whitening(made, window=20, window_dtype=torch.bfloat16, solver="cholesky")
+    whitening._refused = lambda *_: False
+    for parameter in made:
+        parameter.grad = torch.randn_like(parameter)
+    whitening()
+of_gradients = dict(counted)
 counted.clear()
 for dtype in ("int8", "int4"):
     made = [torch.nn.Parameter(torch.zeros(shape)) for shape in ((16, 16), (7,), (3, 5))]
@@ -93,5 +102,6 @@ for dtype in ("int8", "int4"):
     for parameter in made:
         parameter.grad = torch.randn_like(parameter)
     optimizer.step()
+print(of_gradients)
 print(dict(counted))
 print(plain_ones)

@@ -79,7 +79,8 @@ class GGT(FullMatrixOptimizer):
         capturable: no checks on the host, for CUDA graph capture. All state lives on the device either way.
         cuda_graph: on one GPU, make a CUDA graph of the step after a few steps, and start it with one call: for small
             models, and hosts that are slower than the device. A step that cannot be a graph (``nonfinite="raise"``,
-            ``solver="eigh"``, no Triton, parameters without a gradient) is made without one. Not saved with the state.
+            ``solver="eigh"``, no Triton, a callable finish, parameters without a gradient) is made without one. Not
+            saved with the state.
         process_group: for models that are alike on several ranks (DDP): the ranks over which the window and the
             work of a step are split, or "world" for all ranks. DTensors (FSDP2, tensor parallel) are split already and
             need none; see docs/distributed.md.

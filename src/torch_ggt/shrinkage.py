@@ -12,10 +12,10 @@ can say what q should be: a row that the other rows explain is signal, and what 
 import torch
 from torch import Tensor
 
-__all__ = ["noise_share", "shrunk"]
+__all__ = ["RIDGE", "noise_share", "shrunk"]
 
 # Added to a matrix of correlations, whose diagonal is one: its Cholesky factor exists for collinear rows, too.
-_RIDGE = 1e-10
+RIDGE = 1e-10
 
 
 def noise_share(gram: Tensor) -> Tensor:
@@ -41,7 +41,7 @@ def noise_share(gram: Tensor) -> Tensor:
     there = squares > 0
     scale = torch.where(there, squares, 1.0).rsqrt()
     identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
-    correlations = scale[..., :, None] * gram * scale[..., None, :] + (~there).diag_embed() + _RIDGE * identity
+    correlations = scale[..., :, None] * gram * scale[..., None, :] + (~there).diag_embed() + RIDGE * identity
     factor, failed = torch.linalg.cholesky_ex(correlations)
     inverse = torch.linalg.solve_triangular(factor, identity.expand_as(factor), upper=False)
     shares = there / inverse.square().sum(-2)

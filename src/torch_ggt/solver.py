@@ -22,6 +22,8 @@ __all__ = ["apply_inverse_root", "check_solver", "coefficients", "interval", "ro
 # The quadrature covers √λ and ε with this factor to spare at both ends. Two, because beyond it M + δI - ε²I is safely
 # definite, which the pole correction in `_by_cholesky` needs.
 _MARGIN = 2.0
+# Beyond both, torch solves a stack of triangular systems by MAGMA, which cannot be part of a CUDA graph.
+_CUBLAS_ROWS, _CUBLAS_STACK = 512, 8
 
 
 def coefficients(
@@ -181,8 +183,23 @@ def _by_cholesky(moment: Tensor, rhs: Tensor, eps: Tensor, jitter: float, tolera
     all_weights = torch.cat([weight, node_weights], -1)
     stack = scales[..., None, None] * matrix[..., None, :, :] + diagonals[..., None, None] * identity
     factors = torch.linalg.cholesky_ex(stack).L
-    solutions = torch.cholesky_solve(rhs[..., None, :, None].expand(*stack.shape[:-1], 1), factors)
+    solutions = _substituted(factors, rhs[..., None, :, None].expand(*stack.shape[:-1], 1))
     return (all_weights[..., None] * solutions.squeeze(-1)).sum(-2)
+
+
+def _substituted(factors: Tensor, rhs: Tensor) -> Tensor:
+    """Solve L Lᵀ x = b for stacks of factors L (..., n, r, r) and of columns b (..., n, r, 1).
+
+    On a GPU, `torch.cholesky_solve` of a stack is MAGMA, which asks for memory at each call: a CUDA graph cannot
+    capture that. Two triangular solves are cuBLAS. For stacks of more than 8 matrices of more than 512 rows torch
+    would take MAGMA again, so these are solved a few at a time.
+    """
+    if factors.is_cuda and factors.shape[-1] > _CUBLAS_ROWS and factors.shape[:-2].numel() > _CUBLAS_STACK:
+        stacks = (torch.split(stack.flatten(0, -3), _CUBLAS_STACK) for stack in (factors, rhs))
+        return torch.cat([_substituted(*pair) for pair in zip(*stacks, strict=True)]).view(rhs.shape)
+    forward = torch.linalg.solve_triangular(factors, rhs, upper=False)
+    found: Tensor = torch.linalg.solve_triangular(factors.mT, forward, upper=True)
+    return found
 
 
 def interval(jitter: float, size: int) -> tuple[float, float]:

@@ -56,6 +56,7 @@ class Whitening(FullMatrixOptimizer):
         solver: "eigh", "cholesky", or "auto".
         process_group: for models that are alike on several ranks (DDP): the ranks over which the window is split, or
             "world" for all ranks.
+        cuda_graph: as in `GGT`. Rows of integers and rows in host memory make their steps without a graph.
 
     Example:
         >>> model = torch.nn.Linear(3, 1)
@@ -81,6 +82,7 @@ class Whitening(FullMatrixOptimizer):
         scope: str = "model",
         solver: str = "auto",
         process_group: Any = None,  # noqa: ANN401 - a ProcessGroup
+        cuda_graph: bool = False,
     ) -> None:
         super().__init__(
             params,
@@ -95,6 +97,7 @@ class Whitening(FullMatrixOptimizer):
             solver=solver,
             history="newest",
             process_group=process_group,
+            cuda_graph=cuda_graph,
         )
 
     @classmethod

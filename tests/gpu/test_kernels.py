@@ -27,9 +27,9 @@ if INTERPRETED:
     make_like_a_gpu()
 
 from ggt_lab.optimizers.paper_ggt import PaperGGT as GGT  # noqa: E402
-from torch_ggt import Window, backends, solver  # noqa: E402
+from torch_ggt import Whitening, Window, backends, shrinkage, solver, whiten  # noqa: E402
 from torch_ggt import step as step_module  # noqa: E402
-from torch_ggt.backends.triton import coded, passes, root  # noqa: E402
+from torch_ggt.backends.triton import coded, noise, passes, root  # noqa: E402
 from torch_ggt.backends.triton.spans import Spans  # noqa: E402
 from torch_ggt.formats import BLOCK, FORMATS  # noqa: E402
 
@@ -209,6 +209,49 @@ def test_coefficients_of_nothing_and_of_extremes():
             expected = solver.coefficients(gram, rhs, eps=eps, solver="cholesky", **options)
             torch.testing.assert_close(found, expected, rtol=1e-10, atol=0.0)
             assert found.isfinite().all()
+
+
+def grams_of_noise(size, batch, filled):
+    """Gram matrices of rows that share a direction, of very different lengths; only ``filled`` rows are there."""
+    rows = torch.randn(batch, size, size + 9, dtype=torch.float64) + 3 * torch.randn(batch, 1, size + 9).double()
+    rows[:, filled:] = 0
+    rows = rows * torch.logspace(-4, 4, size, dtype=torch.float64)[:, None]
+    return (rows @ rows.mT).to(DEVICE)
+
+
+NOISE_SIZES = [(1, 2, 1), (5, 3, 5), (16, 1, 9), (33, 2, 30)] + ([] if INTERPRETED else [(200, 2, 180), (400, 1, 400)])
+
+
+@pytest.mark.parametrize(("size", "batch", "filled"), NOISE_SIZES)
+def test_noise_share(size, batch, filled):
+    """Many sizes, rows that are not there, several panels, and the number that stands for rounding's victims."""
+    gram = grams_of_noise(size, batch, filled)
+    expected = shrinkage.noise_share(gram)
+    assert ((expected > 0) & (expected <= 1)).all()
+    for options in ({}, {"panel": 16, "block": 32}):
+        torch.testing.assert_close(noise.noise_share(gram, **options), expected, rtol=1e-9, atol=1e-12)
+    assert (noise.noise_share(torch.zeros_like(gram)) == 0).all()
+    if filled > 1:
+        gram[0, 0, 1] = gram[0, 1, 0] = 2 * (gram[0, 0, 0] * gram[0, 1, 1]).sqrt()  # no Gram matrix at all
+        assert shrinkage.noise_share(gram)[0] == noise.noise_share(gram)[0] == 0
+        torch.testing.assert_close(noise.noise_share(gram)[1:], expected[1:], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(("share", "shift"), [("auto", 0.0), (0.3, 0.0), (1.0, 0.0), (0.0, 1e-2), ("auto", 1e-2)])
+@pytest.mark.parametrize(("eps", "borders"), [(0.0, None), (1e-3, [0, 4, 8])])
+def test_coefficients_of_a_shrunk_and_shifted_moment(share, shift, eps, borders):
+    """One launch for what `TorchBackend.coefficients` does step by step: shrunk, shifted, solved."""
+    window = Window(7, 8, borders=borders, dtype=torch.float64, device=DEVICE)
+    batch = window.count.numel()
+    how = {"eps": eps, "jitter": 1e-6, "solver": "cholesky", "tolerance": 1e-2, "shrinkage": share, "shift": shift}
+    for filled in (0, 4):
+        window.gram.copy_(grams_of_noise(7, batch, filled).view(window.gram.shape))
+        window.decay.uniform_(0.5, 1)
+        rhs = torch.randn(window.decay.shape, dtype=torch.float64).to(DEVICE)
+        expected = backends.TorchBackend().coefficients(window, rhs, **how)
+        found = triton_backend.TritonBackend().coefficients(window, rhs, **how)
+        assert found.isfinite().all()
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=0.0)
 
 
 @pytest.mark.skipif(INTERPRETED, reason="the interpreter takes minutes")
@@ -422,6 +465,11 @@ class FakeGraph:
         self._blocks = blocks
         self._tables = self._read_tables()
         self._options = [{k: v for k, v in group.items() if k not in ("lr", "params")} for group in groups]
+        self._values = self._read_values()
+
+    def _read_values(self):
+        """Where torch writes without a table: these addresses are part of a graph."""
+        return [p.data_ptr() for b in self._blocks if b.finishes for p in b.parameters]
 
     def _read_tables(self):
         return [table.table for b in self._blocks for table in b.addresses.values()]
@@ -431,42 +479,113 @@ class FakeGraph:
         assert all(now is then for now, then in zip(self._read_tables(), self._tables, strict=True))
         for b in self._blocks:
             assert b.addresses["gradients"].table.tolist() == [p.grad.data_ptr() for _, p in b.allotted]
-            assert b.addresses["values"].table.tolist() == [p.data_ptr() for _, p in b.allotted]
+            if "values" in b.addresses:  # whitening writes into gradients
+                assert b.addresses["values"].table.tolist() == [p.data_ptr() for _, p in b.allotted]
+        assert self._read_values() == self._values
         for group, options in zip(groups, self._options, strict=True):
             assert {key: group[key] for key in options} == options
         with graph._rates_in(groups):
             make_step()
 
 
-@pytest.mark.parametrize("scope", ["group", "parameter"])
-def test_a_step_graph_follows_rates_and_addresses_and_is_made_anew_for_all_else(monkeypatch, scope):
+def graphed(monkeypatch, optimizer):
+    """An optimizer that makes fake graphs."""
+    monkeypatch.setattr(
+        optimizer._graph,
+        "_captured",
+        lambda groups, _, make_step: FakeGraph(optimizer._graph, groups, make_step, optimizer.attached_blocks()),
+    )
+    return optimizer
+
+
+@pytest.fixture
+def _a_gpu(monkeypatch):
+    """What looks like one; few nodes, the same with a graph and without."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(step_module, "_DEFAULT_TOLERANCE", 1e-2)
     monkeypatch.setattr(FakeGraph, "made", 0)
     use_kernels(monkeypatch, True)
+
+
+@pytest.mark.usefixtures("_a_gpu")
+@pytest.mark.parametrize(("scope", "finish"), [("group", "none"), ("parameter", "none"), ("group", "adam")])
+def test_a_step_graph_follows_rates_and_addresses_and_is_made_anew_for_all_else(monkeypatch, scope, finish):
+    """Torch applies a finished step, and knows no table: its graph is made anew where a parameter has moved."""
     runs, kept = [], []
     for cuda_graph in (False, True):
         generator = torch.Generator().manual_seed(1)
         parameters = [torch.nn.Parameter(torch.ones(shape, device=DEVICE)) for shape in ((), (33, 5), (70,))]
         groups = [{"params": parameters[:2]}, {"params": parameters[2:], "lr": 0.2}]
-        optimizer = GGT(
-            groups, lr=0.1, window=4, jitter=0.1, scope=scope, solver="cholesky", nesterov=True, cuda_graph=cuda_graph
-        )
-        monkeypatch.setattr(
-            optimizer._graph,
-            "_captured",
-            lambda groups, _, make_step, o=optimizer: FakeGraph(o._graph, groups, make_step, o.attached_blocks()),
-        )
-        for step in range(10):
+        options = {"window": 4, "jitter": 0.1, "solver": "cholesky", "nesterov": True, "finish": finish}
+        optimizer = graphed(monkeypatch, GGT(groups, lr=0.1, scope=scope, cuda_graph=cuda_graph, **options))
+        for step in range(13):
             for p in parameters:
                 p.grad = torch.randn(p.shape, generator=generator).to(DEVICE)
                 kept.append(p.grad)  # the next is elsewhere
             if step == 5:
                 optimizer.param_groups[0]["weight_decay"] = 0.1
+            if step == 9:
+                kept.append(parameters[1].data)
+                parameters[1].data = parameters[1].data.clone()
             optimizer.param_groups[0]["lr"] = 0.1 / (1 + step)
             optimizer.step()
             assert isinstance(optimizer.param_groups[0]["lr"], float)
         runs.append(torch.cat([p.detach().flatten() for p in parameters]))
     torch.testing.assert_close(*runs, rtol=1e-6, atol=1e-6)
-    assert FakeGraph.made == 2
+    assert FakeGraph.made == (2 if finish == "none" else 3)
+
+
+@pytest.mark.usefixtures("_a_gpu")
+def test_a_graph_whitens_gradients_wherever_they_are(monkeypatch):
+    runs, kept = [], []
+    for cuda_graph in (False, True):
+        generator = torch.Generator().manual_seed(1)
+        parameters = [torch.nn.Parameter(torch.ones(shape, device=DEVICE)) for shape in ((), (33, 5), (70,))]
+        options = {"window": 4, "jitter": 0.1, "solver": "cholesky", "cuda_graph": cuda_graph}
+        optimizer = whiten(torch.optim.SGD(parameters, lr=0.1, momentum=0.9), **options)
+        graphed(monkeypatch, optimizer.whitening)
+        for step in range(7):
+            for p in parameters:
+                p.grad = torch.randn(p.shape, generator=generator).to(DEVICE)
+                kept.append(p.grad)
+            if step == 5:
+                parameters[0].grad.fill_(torch.nan)
+                before = [p.grad.clone() for p in parameters]
+            version = parameters[1].grad._version
+            optimizer.whitening()
+            assert parameters[1].grad._version > version  # autograd and `whiten` see that it was written
+            if step == 5:
+                assert all(torch.equal(p.grad, g) for p, g in zip(parameters[1:], before[1:], strict=True))
+                parameters[0].grad.zero_()
+            runs.append(torch.cat([p.grad.flatten() for p in parameters]))
+    for plain, with_graph in zip(runs[:7], runs[7:], strict=True):
+        torch.testing.assert_close(plain, with_graph, rtol=1e-6, atol=1e-6)
+    assert FakeGraph.made == 1
+
+
+@pytest.mark.parametrize(("scope", "dtype"), [("model", torch.float32), ("parameter", torch.bfloat16)])
+def test_whitened_gradients(monkeypatch, scope, dtype):
+    """Gradients that are written by the pass over the window are those of plain torch, and stay where none is taken."""
+    if INTERPRETED:
+        monkeypatch.setattr(step_module, "_DEFAULT_TOLERANCE", 1e-2)
+    runs = []
+    for yes in (False, True):
+        use_kernels(monkeypatch, yes)
+        generator = torch.Generator().manual_seed(1)
+        shapes = [(), (33, 5), (3, 0), (70,)]
+        parameters = [torch.nn.Parameter(torch.ones(shape, dtype=dtype, device=DEVICE)) for shape in shapes]
+        options = {"window": 4, "jitter": 0.1, "solver": "cholesky", "scope": scope, "window_dtype": "float32"}
+        whitening, found = Whitening(parameters, **options), []
+        for step in range(6):
+            for p in parameters:
+                p.grad = torch.randn(p.shape, generator=generator).to(DEVICE, dtype)
+            if step == 4:
+                parameters[0].grad.fill_(torch.inf)
+            before = torch.cat([p.grad.flatten() for p in parameters])
+            whitening()
+            found.append(torch.cat([p.grad.flatten() for p in parameters]))
+            assert step == 0 or torch.equal(before, found[-1]) == (step == 4)  # one row alone keeps its direction
+        runs.append(torch.cat(found))
+    tolerance = 2e-2 if dtype == torch.bfloat16 else 2e-6
+    torch.testing.assert_close(*runs, rtol=tolerance, atol=tolerance)

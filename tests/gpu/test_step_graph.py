@@ -7,8 +7,9 @@ import torch
 from test_step import OPTIONS, Run
 from torch import nn
 
+import torch_ggt
 from ggt_lab.optimizers.paper_ggt import PaperGGT as GGT
-from torch_ggt import backends
+from torch_ggt import backends, whiten
 from torch_ggt import step as step_module
 
 pytestmark = [
@@ -43,6 +44,40 @@ def test_a_graph_makes_the_same_steps(options):
             assert torch.equal(plain.values(), graphed.values()), step
     assert graphed.optimizer.skipped == 1
     assert is_graph(graphed.optimizer) == (KERNELS and options.get("window_dtype") != torch.float64)
+
+
+@pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ["adam", "polar", "whiten", "a callable"])
+def test_a_graph_of_finished_steps_and_of_whitened_gradients(name, stored):
+    """The same bits as without a graph; a parameter moves, and a gradient is not finite, on the way."""
+    finish = {"adam": "adam", "polar": "polar", "a callable": torch.tanh}.get(name)
+    runs = []
+    for cuda_graph in (False, True):
+        options, generator = {"window": 6, "window_dtype": stored, "cuda_graph": cuda_graph}, torch.Generator()
+        generator.manual_seed(0)
+        parameters = [nn.Parameter(torch.randn(s, generator=generator).cuda()) for s in ((20, 30), (7,), (65,))]
+        if name == "whiten":
+            optimizer = whiten(torch.optim.AdamW(parameters, lr=1e-2), **options)
+        else:
+            optimizer = torch_ggt.GGT(parameters, lr=1e-2, finish=finish, **options)
+        found = []
+        for step in range(25):
+            for p in parameters:
+                p.grad = torch.randn(p.shape, generator=generator).cuda()
+            if step == 15:
+                parameters[1].data = parameters[1].data.clone()
+            if step == 20 and name != "whiten":
+                parameters[2].grad[3] = torch.nan
+            optimizer.param_groups[0]["lr"] = 1e-2 / (1 + step)
+            optimizer.step()
+            found.append(torch.cat([p.detach().flatten() for p in parameters]))
+        runs.append(torch.stack(found))
+        graph = getattr(optimizer, "whitening", optimizer)._graph
+        assert (graph._graph is not None) == (KERNELS and cuda_graph and name != "a callable")
+    if name == "whiten":
+        assert torch.equal(*runs)
+    else:  # lr·u is rounded before it is applied, in a graph alone
+        torch.testing.assert_close(*runs, rtol=1e-5, atol=1e-6)
 
 
 def test_gradients_elsewhere_and_missing_ones():

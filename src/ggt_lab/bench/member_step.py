@@ -23,7 +23,7 @@ PAIRS: Mapping[str, tuple[str, str]] = {
     "GGT polar": ("PaperGGT(finish='polar', {own})", "torch.optim.Muon, AdamW({fused})"),
     "whiten(Muon)": ("whiten(MuonAndAdamW, {window})", "MuonAndAdamW"),
 }
-"""Each member and the optimizer that it would replace, as specs. On a GPU AdamW is fused, and GGT captures its step.
+"""Each member and the optimizer that it would replace, as specs. On a GPU AdamW is fused, GGT and whiten capture steps.
 
 torch's Muon has the matrices, and AdamW the vectors; no wrapper around them costs time. The lab's MuonAndAdamW is one
 optimizer, as ``whiten`` needs it."""
@@ -67,7 +67,7 @@ def members(
         raise ValueError(f"mode must be eager or captured, got {mode!r}")
     on_gpu, graph = device.type == "cuda", mode == "captured"
     words = {
-        "window": f"window={_ROWS}, window_dtype='{dtype}'",
+        "window": f"window={_ROWS}, window_dtype='{dtype}', cuda_graph={on_gpu and not graph}",
         "own": f"window={_ROWS}, window_dtype='{dtype}', cuda_graph={on_gpu and not graph}, capturable={graph}",
         "fused": f"fused={on_gpu}, capturable={on_gpu}",
     }

@@ -16,8 +16,10 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
+from torch_ggt.finish import Custom
 from torch_ggt.options import OPTIONS, plain
 from torch_ggt.parameters import Group
+from torch_ggt.sinks import Gradients
 
 __all__ = ["StepGraph"]
 
@@ -69,7 +71,7 @@ class StepGraph:
                 rate.fill_(float(group["lr"]))
         self._graph.replay()
         for block in blocks:
-            increment_version([parameter for _, parameter in block.allotted])  # autograd has not seen the change
+            increment_version([block.sink.changed(p) for p in block.parameters])  # autograd has not seen the change
         return True
 
     def _warm_up(self, groups: list[Group], blocks: Sequence[Any], make_step: Callable[[], None]) -> bool:
@@ -163,11 +165,15 @@ def _tables(block: Any) -> tuple[Any, ...] | None:  # noqa: ANN401 - a Block, wh
     """
     make_table = getattr(block.backend, "table", None)
     alike = len({group["maximize"] for group, _, _ in block.runs}) == 1
-    if make_table is None or block.finishes or not block.columns.alone or not alike:
+    if make_table is None or not block.columns.alone or not alike:
         return None
+    if any(isinstance(finish, Custom) for _, finish, _ in block.finishing):
+        return None  # what a user's function does at each step may need the host
+    one_pass = block.descends and isinstance(block.window.rows, Tensor)
+    if block.lends_row or (isinstance(block.sink, Gradients) and not one_pass):
+        return None  # the row is elsewhere in each step, or torch writes into gradients that are elsewhere
     parts: list[Any] = [block.window]  # the window and not its id, which a later window may get
-    values = block.parameters if block.all_here else block.values()
-    for kind, tensors in (("gradients", block.gradients()), ("values", values)):
+    for kind, tensors in dict((("gradients", block.gradients()), block.targets())).items():
         if kind in block.addresses:
             block.addresses[kind].fixed = True
         table = make_table(block, kind, tensors)
@@ -175,4 +181,6 @@ def _tables(block: Any) -> tuple[Any, ...] | None:  # noqa: ANN401 - a Block, wh
             return None
         table.fixed = True
         parts += [table, table.aligned, table.dtype]
+        if kind == "values" and not one_pass:
+            parts.append(tuple(table.known))  # torch writes into the parameters, and knows no table
     return tuple(parts)

@@ -141,8 +141,7 @@ class Block:
             made.numbers = {name: torch.zeros_like(made.skipped, dtype=torch.float64) for name in self.rule.numbers}
         made.window = made.windows["window"]
         made.backend = made.window.backend
-        applied_as_it_is = not self.finishes and self.rule.follow is None and isinstance(self.sink, Parameters)
-        made.descends = made.backend.descend is not None and applied_as_it_is
+        made.descends = made.backend.descend is not None and not self.finishes and self.rule.follow is None
         made.take_row()  # a spare one may have no memory, of which no view can be made
         made.row_views = layout.views(made.row)
         made.lends_row = lends_row(stored, self.sink)
@@ -255,6 +254,12 @@ class Block:
     def values(self) -> list[Tensor]:
         """The part of each parameter that is here, as real numbers: views."""
         return [piece.local(p) for p, piece in zip(self.parameters, self.pieces, strict=True)]
+
+    def targets(self) -> tuple[str, Sequence[Tensor | None]]:
+        """What the sink writes into, as real numbers, and the name of its table of addresses."""
+        if isinstance(self.sink, Gradients):
+            return "gradients", self.gradients()
+        return "values", self.parameters if self.all_here else self.values()
 
     def note_missing(self) -> None:
         """Set ``active``: which matrices have a gradient, on the device. One matrix alone is always active."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from torch_ggt.backends.plain import Scratch, TorchBackend
-from torch_ggt.backends.triton import coded, passes, ring, root, tensors
+from torch_ggt.backends.triton import coded, noise, passes, ring, root, tensors
 from torch_ggt.backends.triton.spans import Spans
 from torch_ggt.formats import Coded
 
@@ -66,14 +66,16 @@ class TritonBackend(TorchBackend):
         return newest.view(window.decay.shape)
 
     def coefficients(self, window: Any, rhs: Tensor, **how: Any) -> Tensor:  # noqa: ANN401 - a Window
-        """As `TorchBackend.coefficients`; the shifted solves are one launch, unless M itself is shifted or shrunk."""
-        eps, jitter, tolerance = how["eps"], how["jitter"], how["tolerance"]
-        changed = how.get("shrinkage", 0) != 0 or how.get("shift", 0) != 0
-        if how["solver"] == "eigh" or jitter == 0 or changed:
+        """As `TorchBackend.coefficients`; the shifted solves are one launch, and so is the noise in the window."""
+        if how["solver"] == "eigh" or how["jitter"] == 0:
             return super().coefficients(window, rhs, **how)
         r = window.size
         grams, decays = window.gram.view(-1, r, r), window.decay.view(-1, r)
-        found = root.coefficients(grams, decays, rhs.reshape(-1, r), eps=eps, jitter=jitter, tolerance=tolerance)
+        share = how.get("shrinkage", 0.0)
+        found = root.coefficients(
+            grams, decays, rhs.reshape(-1, r), eps=how["eps"], jitter=how["jitter"], tolerance=how["tolerance"],
+            share=noise.noise_share(grams) if isinstance(share, str) else share, shift=how.get("shift", 0.0),
+        )  # fmt: skip
         return found.view(rhs.shape)
 
     @staticmethod
@@ -94,23 +96,24 @@ class TritonBackend(TorchBackend):
         return passes.expand(rows, c, spans, out)
 
     def descend(self, block: Any, coefficients: Tensor, taken: Tensor) -> bool:  # noqa: ANN401 - a Block
-        """p ← (1 - lr·weight_decay) p - lr·G c in the pass that makes G c; False if the tensors are not fit for it."""
+        """p ← (1 - lr·weight_decay) p - lr·G c, or g ← G c, in the pass that makes G c; False if that cannot be."""
         if not block.complete or isinstance(block.window.rows, Coded):
             return False
-        parameters = block.parameters if block.all_here else block.values()
-        table = self.table(block, "values", parameters)
+        kind, targets = block.targets()
+        table = self.table(block, kind, targets)
         if table is None:
             return False
-        window = block.window
+        window, replace = block.window, kind == "gradients"
         weights, spans = (window.decay * coefficients).view(-1, window.size), spans_of(window.rows, block.borders)
-        for group, first, last in block.runs:
-            lr = group["lr"]
+        # A gradient is replaced with the same numbers in every group, so that one launch serves them all.
+        for group, first, last in [(None, 0, len(targets))] if replace else block.runs:
+            lr, weight_decay = (0.0, 0.0) if group is None else (group["lr"], group["weight_decay"])
             tensors.update(
                 window.rows, weights, table, spans, (first, last), matrix_of=block.matrix_of,
                 lr=lr.reshape(()).to(block.row.device) if isinstance(lr, Tensor) else lr,
-                weight_decay=group["weight_decay"], taken=taken,
+                weight_decay=weight_decay, taken=taken, replace=replace,
             )  # fmt: skip
-        increment_version(parameters)  # autograd has not seen them change
+        increment_version(targets)  # autograd has not seen them change
         return True
 
     def table(self, block: Any, kind: str, found: Sequence[Tensor | None]) -> tensors.Addresses | None:  # noqa: ANN401

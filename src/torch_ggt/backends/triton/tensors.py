@@ -32,7 +32,7 @@ class Addresses:
         self.dtype = torch.float32
         self.aligned = False  #: Whether all tensors in the table can be read 16 bytes at a time.
         self.fixed = False  #: Whether new addresses overwrite the old table, so that a graph follows them.
-        self._known: list[int] = []
+        self.known: list[int] = []  #: The addresses, on the host.
         self._captured: list[Tensor | None] = []
 
     def hold(self, tensors: Sequence[Tensor]) -> bool:
@@ -44,7 +44,7 @@ class Addresses:
         addresses = [tensor.data_ptr() for tensor in tensors]
         cuda = self.numels.is_cuda
         capturing = cuda and torch.cuda.is_current_stream_capturing()
-        if addresses != self._known:
+        if addresses != self.known:
             if capturing:
                 return False
             host = torch.tensor(addresses, dtype=torch.int64, pin_memory=cuda)
@@ -52,7 +52,7 @@ class Addresses:
                 self.table.copy_(host, non_blocking=True)
             else:  # a new tensor: if a user captured a step, that graph must read the old addresses
                 self.table = host.to(self.numels.device, non_blocking=True)
-            self._known = addresses
+            self.known = addresses
             self.aligned = all(address % 16 == 0 for address in addresses)
         if capturing and not self.fixed:
             self._captured.append(self.table)  # kept: the graph reads it as long as the graph lives
@@ -80,9 +80,12 @@ def gather(
 
 def update(
     rows: Tensor, coefficients: Tensor, parameters: Addresses, spans: Spans, chosen: tuple[int, int], *,
-    matrix_of: Tensor | None, lr: float | Tensor, weight_decay: float, taken: Tensor, block: int = 2048, warps: int = 4,
+    matrix_of: Tensor | None, lr: float | Tensor, weight_decay: float, taken: Tensor, replace: bool = False,
+    block: int = 2048, warps: int = 4,
 ) -> None:  # fmt: skip
     """Compute p ← p - lr·(weight_decay·taken·p + Wᵀ c) for chosen parameters, in the pass that computes Wᵀ c.
+
+    With ``replace`` the tensors are gradients: p ← Wᵀ c where ``taken``.
 
     ``rows`` is W. ``coefficients`` is c, float64, shape (number of matrices, r). ``chosen`` is the index of the first
     parameter to update, and one past the last. ``matrix_of`` is the matrix of each parameter, int32; None if there is
@@ -98,7 +101,7 @@ def update(
         lr_number, float(weight_decay), first, size, stride, blocks,
         DTYPE=_DTYPES[parameters.dtype], ALIGNED=parameters.aligned and stride % 16 == 0 and spans.aligned_in(rows),
         BITS=rows.dtype != torch.float64, SEPARATE=matrix_of is not None, LR_TENSOR=isinstance(lr, Tensor),
-        BLOCK_D=block, UNROLL=8, num_warps=warps,
+        REPLACE=replace, BLOCK_D=block, UNROLL=8, num_warps=warps,
     )  # fmt: skip
 
 
@@ -164,7 +167,7 @@ def _update(
     rows, coefficients, table, numels, starts, ends, owners, origins, matrix_of, taken, lr_tensor,  # pointers
     lr, weight_decay, first, size, stride, blocks,  # numbers
     DTYPE: tl.constexpr, ALIGNED: tl.constexpr, BITS: tl.constexpr, SEPARATE: tl.constexpr, LR_TENSOR: tl.constexpr,
-    BLOCK_D: tl.constexpr, UNROLL: tl.constexpr,
+    REPLACE: tl.constexpr, BLOCK_D: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
     piece, offset = first + tl.program_id(0) // blocks, tl.program_id(0) % blocks * BLOCK_D
     owner, columns, elements, left, last = _part(piece, starts, ends, owners, origins, numels, offset, ALIGNED, BLOCK_D)
@@ -182,11 +185,14 @@ def _update(
         else:
             p = tl.load(target, mask=columns < last, other=0.0)
         u = weighted_sum(rows, mine, size, stride, columns, columns < end, BITS, BLOCK_D, UNROLL).to(tl.float32)
-        if LR_TENSOR:
-            lr = tl.load(lr_tensor).to(tl.float32)
-        decay = weight_decay * tl.load(taken).to(tl.float32)
-        wide = p.to(tl.float32)
-        descended = (wide - lr * (decay * wide + u)).to(p.dtype)
+        if REPLACE:
+            descended = tl.where(tl.load(taken) != 0, u.to(p.dtype), p)
+        else:
+            if LR_TENSOR:
+                lr = tl.load(lr_tensor).to(tl.float32)
+            decay = weight_decay * tl.load(taken).to(tl.float32)
+            wide = p.to(tl.float32)
+            descended = (wide - lr * (decay * wide + u)).to(p.dtype)
         if whole:
             tl.store(target, descended)
         else:
