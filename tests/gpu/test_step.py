@@ -302,7 +302,7 @@ def test_the_second_device():
 @pytest.mark.parametrize("stored", ["float32", "bfloat16", "int8", "int4"])
 @pytest.mark.parametrize("scope", ["model", "parameter"])
 def test_rows_in_host_memory_make_the_steps_of_rows_on_the_gpu(stored, scope, monkeypatch):
-    """Pieces go through the staging buffers, and a skipped step leaves nothing behind. Not run on a GPU so far."""
+    """Pieces go through the staging buffers, and a skipped step leaves nothing behind."""
     monkeypatch.setattr("torch_ggt.backends.host_rows.STAGE", 4096)
     trained = []
     for place in ("", "@host"):

@@ -340,10 +340,18 @@ def test_the_command_predicts_from_records_of_ones_own(tmp_path, capsys):
         PlanCommand("1e8", records=(tmp_path / "no",)).run()
 
 
-def test_a_plan_of_integers_counts_their_scales_and_says_what_was_not_measured(capsys):
+def test_a_plan_of_integers_counts_their_scales_and_says_what_was_not_measured(tmp_path, capsys):
     plan = make_plan(64 * 10**6, window=7, dtype="int8", calibration=SIMPLE, whiten="muon")
     assert plan.window_bytes == 7 * (64 + 4) * 10**6
     assert plan.fits["int4"] > 1.8 * plan.fits["int8"] > 3 * plan.fits["bfloat16"]
-    words = words_of(PlanCommand("1B", window=16, dtype="int8"), capsys)
+    for record in records_of(*synthetic()):
+        (tmp_path / f"{record['case']}.json").write_text(json.dumps(record))
+    words = words_of(PlanCommand("1B", window=16, dtype="int8", records=(tmp_path,)), capsys)
     assert "17 GB" in words
     assert "No step with rows in int8 was measured" in words
+    assert "No step with rows" not in words_of(PlanCommand("1B", window=16, dtype="int8"), capsys)
+
+
+def test_a_step_of_integers_moves_more_beside_the_window():
+    eight, plain = (make_plan(10**8, window=7, dtype=dtype, calibration=SIMPLE) for dtype in ("int8", "float32"))
+    assert eight.traffic_s == pytest.approx(70 / 34 * plain.traffic_s)

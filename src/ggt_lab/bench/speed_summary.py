@@ -198,6 +198,7 @@ def _member_lines(result: dict[str, Any], about: dict[str, str]) -> list[Line]:
 def promises(records: Sequence[Record]) -> list[Promise]:
     """The promises about speed, each with its target and the measured figure."""
     by_name = {record["case"]: record["result"] for record in records if record.get("status") == "done"}
+    versions = {record["case"]: {**record.get("environment", {}), "command": ""} for record in records}
     found: list[Promise] = []
 
     def add(what: str, case: str, path: Sequence[str], target: float, *, at_most: bool = True) -> None:
@@ -241,7 +242,9 @@ def promises(records: Sequence[Record]) -> list[Promise]:
         single = _figure(by_name.get(f"scope_model_gpt_r50_{dtype}"), ["eager", "median_ms"])
         case = f"scope_parameter_gpt_r50_{dtype}"
         many = _figure(by_name.get(case), ["eager", "median_ms"])
-        ratio = many / single if many is not None and single else None
+        # Both figures must be of one version of the library, on one machine.
+        alike = versions.get(f"scope_model_gpt_r50_{dtype}") == versions.get(case)
+        ratio = many / single if alike and many is not None and single else None
         found.append(
             Promise(f"scope parameter over scope model, GPT of 10.8 M, r = 50, {dtype}", ratio, 1.3, True, case)
         )

@@ -1,9 +1,10 @@
 """The formula for the time of a step, and its constants, which come from measured steps.
 
-    device time = factor · 2·r·d·bytes/bandwidth + 34·d/bandwidth + solve(r) + small
+    device time = factor · 2·r·d·bytes/bandwidth + traffic·d/bandwidth + solve(r) + small
 
 The factor says how many times slower the two passes over the window are than a copy of as many bytes; each dtype of the
-rows has its own. 34 bytes per parameter are read and written beside the window (see the table in docs/design.md).
+rows has its own. ``traffic`` is the bytes per parameter that are read and written beside the window: 34 (see the table
+in docs/design.md), and 70 with rows of integers, whose step is not applied in the pass that makes it.
 solve(r) is interpolated between measured sizes. "small" is the time of launches that do almost nothing. If the host is
 not ahead of the device, a step takes the time of the host instead.
 """
@@ -29,11 +30,11 @@ __all__ = [
     "load_calibration",
     "measured_steps",
     "solve_times",
+    "traffic",
     "write_calibration",
 ]
 
-TRAFFIC = 34
-"""Bytes per parameter that a step moves beside the window."""
+_TRAFFIC, _CODED_TRAFFIC = 34, 70
 
 SHIPPED = Path(__file__).with_name("calibration.json")
 """The constants of one NVIDIA H200, measured under ``records/``. ``ggt calibrate records`` writes the file again."""
@@ -123,10 +124,15 @@ def item_size(dtype: str) -> float:
     return FORMATS[dtype].element_bytes
 
 
+def traffic(dtype: str) -> int:
+    """Bytes per parameter that a step moves beside the window."""
+    return _CODED_TRAFFIC if FORMATS[dtype].coded else _TRAFFIC
+
+
 def device_seconds(calibration: Calibration, d: float, r: int, dtype: str, bandwidth: float) -> float:
     """The formula above: seconds of a step on one device with d columns."""
     passes = calibration.factor(dtype) * 2 * r * d * item_size(dtype) / bandwidth
-    return passes + TRAFFIC * d / bandwidth + calibration.solve_s(r) + calibration.small_s
+    return passes + traffic(dtype) * d / bandwidth + calibration.solve_s(r) + calibration.small_s
 
 
 def measured_steps(records: Sequence[Record]) -> list[Measured]:
@@ -211,7 +217,7 @@ def calibrate(steps: Sequence[Measured], solves: Mapping[int, float], hardware: 
 
 
 def _without_passes(calibration: Calibration, step: Measured) -> float:
-    return TRAFFIC * step.d / step.bandwidth + calibration.solve_s(step.r) + calibration.small_s
+    return traffic(step.dtype) * step.d / step.bandwidth + calibration.solve_s(step.r) + calibration.small_s
 
 
 def load_calibration(file: Path = SHIPPED) -> tuple[Calibration, dict[str, float]]:

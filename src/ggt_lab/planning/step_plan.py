@@ -7,7 +7,7 @@ far off the predictions are.
 
 from dataclasses import dataclass
 
-from ggt_lab.planning.calibration import TRAFFIC, Calibration, device_seconds, item_size
+from ggt_lab.planning.calibration import Calibration, device_seconds, item_size, traffic
 from torch_ggt import GGT
 
 __all__ = ["DTYPES", "WRAPPED", "Plan", "largest_window", "make_plan"]
@@ -154,7 +154,7 @@ def make_plan(
     window_bytes, state_bytes = _bytes(parameters, window, dtype, history=history, finish=finish, gpus=gpus)
     budget = _USABLE * memory - model - wrapped
     total = device_seconds(calibration, columns, window, kind, speed)
-    traffic, solve = TRAFFIC * columns / speed, calibration.solve_s(window)
+    beside, solve = traffic(kind) * columns / speed, calibration.solve_s(window)
     collectives = 0.0
     if gpus > 1:
         # A Gram row, its square and a flag in float64. In a ring every byte travels twice, without one part of N.
@@ -175,8 +175,8 @@ def make_plan(
         wrapped_bytes=float(wrapped),
         model_bytes=float(model),
         memory=memory,
-        passes_s=2 * window_bytes / host_bandwidth if on_host else total - traffic - solve - calibration.small_s,
-        traffic_s=traffic,
+        passes_s=2 * window_bytes / host_bandwidth if on_host else total - beside - solve - calibration.small_s,
+        traffic_s=beside,
         solve_s=solve,
         launch_s=calibration.small_s,
         collectives_s=collectives,

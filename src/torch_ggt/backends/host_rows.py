@@ -5,8 +5,7 @@ copies a piece into one of two staging buffers, while the backend of the device 
 and all small state are on the device. When a pass has ended, the first two pieces of the next one are copied at once:
 this goes on while the model computes its gradients. On a CPU a piece is a view, and nothing is copied.
 
-The host writes the row, so it must know whether the step is taken, and waits for that. The lines with streams and
-events were not run on a GPU.
+The host writes the row, so it must know whether the step is taken, and waits for that.
 """
 
 import contextlib

@@ -1,15 +1,13 @@
 """The passes over rows of integers with scales, in Triton. `formats.BlockFormat` and `backends.plain` specify them.
 
 At the memory's speed a GPU has time for about seven instructions for an element of 8 bits, and for four of 4 bits. So
-the arithmetic is chosen for few of them:
+the arithmetic is chosen for few of them. Still it decides, and not the memory: docs/row_formats.md has the times.
 
 - W v: v is stored as integers, too. In 8 bits, eight products of i² ≤ 127² add up exactly in 32 bits, and only their
   sum becomes float64. In 4 bits, the 64 products of a block add up exactly in float32 (64·7⁶ < 2²⁴).
 - Wᵀ c: a GPU turns integers into float64 at a quarter of the speed of its float64 sums. So an integer x becomes the
   upper half of the float64 number 2²⁰ + offset + x (times a power of two). The sum of the weights times 2²⁰ + offset
   is subtracted at the end. It is summed in the same order, so that a column of zeros gives exactly zero.
-
-These kernels were run by Triton's interpreter and compiled for a GPU, but not run on a GPU.
 """
 # ruff: noqa: ANN001, ANN202 - Triton infers the types of a kernel's arguments
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc, import-untyped, import-not-found"
@@ -205,7 +203,9 @@ def _products(w, v, float_23, BLOCK_R: tl.constexpr, NUMBER: tl.constexpr, PACKE
                 sums += (i * i) * (i * (j * j * j * (1.0 / (1 << (24 * k))))[None, :, :])  # both have a factor of 16^k
         return tl.sum(sums, 2, keep_dims=True).to(tl.float64)
     else:
-        products = _signed_square(w) * _signed_square(v)[None, :, :]
+        # i|i|·j|j| = ij·|ij|. The compiler does not know that it adds zero; else it would compute in 16 bits, with more
+        # instructions.
+        products = _signed_square(w.to(tl.int32) * (v.to(tl.int32) + (float_23 - _FLOAT_23))[None, :, :])
         # 16 integers are what a thread loads at a time: its sum stays in the thread.
         parts = tl.reshape(products, (BLOCK_R, NUMBER, _BLOCK // (2 * _EXACT), 2, _EXACT))
         return tl.sum(tl.sum(parts, 4).to(tl.float64), 3)
