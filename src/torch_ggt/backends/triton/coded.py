@@ -203,9 +203,7 @@ def _products(w, v, float_23, BLOCK_R: tl.constexpr, NUMBER: tl.constexpr, PACKE
                 sums += (i * i) * (i * (j * j * j * (1.0 / (1 << (24 * k))))[None, :, :])  # both have a factor of 16^k
         return tl.sum(sums, 2, keep_dims=True).to(tl.float64)
     else:
-        # i|i|·j|j| = ij·|ij|. The compiler does not know that it adds zero; else it would compute in 16 bits, with more
-        # instructions.
-        products = _signed_square(w.to(tl.int32) * (v.to(tl.int32) + (float_23 - _FLOAT_23))[None, :, :])
+        products = _signed_square(w) * _signed_square(v)[None, :, :]
         # 16 integers are what a thread loads at a time: its sum stays in the thread.
         parts = tl.reshape(products, (BLOCK_R, NUMBER, _BLOCK // (2 * _EXACT), 2, _EXACT))
         return tl.sum(tl.sum(parts, 4).to(tl.float64), 3)
