@@ -169,6 +169,10 @@ def check_of(torch, window, size, found, device):
 
     if device == "cpu":
         return check
+    before_warm_up = found.clone()
+    for _ in range(3):  # cuBLAS may not begin its work during a capture
+        check()
+    found.copy_(before_warm_up)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()  # one launch for all of it
     with torch.cuda.graph(graph):

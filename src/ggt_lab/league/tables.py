@@ -237,9 +237,9 @@ _CELL_WORDS = (
 
 
 _DEEP_WORDS = (
-    "Trials are shorter than reported runs here. The rate rises for 5 % of the steps and falls by a cosine. Embeddings "
-    "and the last layer are AdamW's with Muon and NorMuon, and have the finish adam with our polar finishes. Ranks and "
-    "profiles below are of small tasks alone."
+    "Trials are shorter than reported runs here. The rate rises for 5 % of the steps and falls by a cosine. With Muon "
+    "and NorMuon, AdamW has the embeddings and the last layer; with our polar finishes these have the finish adam. "
+    "Ranks and profiles below are of small tasks alone."
 )
 
 
