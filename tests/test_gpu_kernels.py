@@ -15,12 +15,22 @@ needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, re
 
 
 @needs_triton
-def test_kernels_under_the_interpreter():
+def test_kernels_under_the_interpreter(pytestconfig):
     """Triton reads TRITON_INTERPRET when it is imported, so that this needs a new process."""
     source = HERE.parent / "src"
     environment = {**os.environ, "TRITON_INTERPRET": "1", "KERNEL_DEVICE": "cpu", "OMP_NUM_THREADS": "1"}
     environment["PYTHONPATH"] = os.pathsep.join([str(source), str(HERE), os.environ.get("PYTHONPATH", "")])
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / "gpu" / "test_kernels.py")]
+    chosen = ["-m", pytestconfig.getoption("markexpr")]  # of `make soak`: the slow cases, too
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        *chosen,
+        str(HERE / "gpu/test_kernels.py"),
+    ]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=HERE.parent)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     assert int(re.search(r"(\d+) passed", done.stdout)[1]) > 100

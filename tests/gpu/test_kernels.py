@@ -33,6 +33,8 @@ from torch_ggt.backends.triton import coded, noise, passes, root  # noqa: E402
 from torch_ggt.backends.triton.spans import Spans  # noqa: E402
 from torch_ggt.formats import BLOCK, FORMATS  # noqa: E402
 
+#: For cases that take the interpreter ten seconds and more; a GPU needs none.
+SLOW = [pytest.mark.soak] if INTERPRETED else []
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
 SHAPES = pytest.mark.parametrize(
     ("size", "borders", "stride"),
@@ -238,7 +240,7 @@ def test_noise_share(size, batch, filled):
 
 
 @pytest.mark.parametrize(("share", "shift"), [("auto", 0.0), (0.3, 0.0), (1.0, 0.0), (0.0, 1e-2), ("auto", 1e-2)])
-@pytest.mark.parametrize(("eps", "borders"), [(0.0, None), (1e-3, [0, 4, 8])])
+@pytest.mark.parametrize(("eps", "borders"), [(0.0, None), pytest.param(1e-3, [0, 4, 8], marks=SLOW)])
 def test_coefficients_of_a_shrunk_and_shifted_moment(share, shift, eps, borders):
     """One launch for what `TorchBackend.coefficients` does step by step: shrunk, shifted, solved."""
     window = Window(7, 8, borders=borders, dtype=torch.float64, device=DEVICE)
@@ -411,7 +413,7 @@ CASES = [
     {"window_dtype": "int4", "scope": "parameter", "history": "gradient", "betas": (0.5, 0.9), "weight_decay": 0.1},
     {"window_dtype": torch.bfloat16, "nesterov": True, "eps": 1e-2},
     {"history": "gradient", "betas": (0.5, 0.9), "sgd_scale": 0.1},
-    {"scope": "parameter", "weight_decay": 0.1},
+    pytest.param({"scope": "parameter", "weight_decay": 0.1}, marks=SLOW),
     {"scope": "parameter", "history": "gradient", "nesterov": True, "betas": (0.5, 0.99)},
     {"history": "adadelta", "betas": (0.0, 0.9), "eps": 1e-2},
 ]
@@ -509,7 +511,14 @@ def _a_gpu(monkeypatch):
 
 
 @pytest.mark.usefixtures("_a_gpu")
-@pytest.mark.parametrize(("scope", "finish"), [("group", "none"), ("parameter", "none"), ("group", "adam")])
+@pytest.mark.parametrize(
+    ("scope", "finish"),
+    [
+        ("group", "none"),
+        pytest.param("parameter", "none", marks=SLOW),
+        ("group", "adam"),
+    ],
+)
 def test_a_step_graph_follows_rates_and_addresses_and_is_made_anew_for_all_else(monkeypatch, scope, finish):
     """Torch applies a finished step, and knows no table: its graph is made anew where a parameter has moved."""
     runs, kept = [], []
@@ -564,7 +573,9 @@ def test_a_graph_whitens_gradients_wherever_they_are(monkeypatch):
     assert FakeGraph.made == 1
 
 
-@pytest.mark.parametrize(("scope", "dtype"), [("model", torch.float32), ("parameter", torch.bfloat16)])
+@pytest.mark.parametrize(
+    ("scope", "dtype"), [("model", torch.float32), pytest.param("parameter", torch.bfloat16, marks=SLOW)]
+)
 def test_whitened_gradients(monkeypatch, scope, dtype):
     """Gradients that are written by the pass over the window are those of plain torch, and stay where none is taken."""
     if INTERPRETED:
