@@ -95,6 +95,7 @@ def test_four_ranks_are_one_process_float64():
     check(4, MODES[4], torch.float64, {})
 
 
+@pytest.mark.soak  # two ranks do it in the quick suite
 def test_four_ranks_are_one_process_float32_and_agree_after_500_steps():
     check(4, ("ddp", "hsdp"), torch.float32, {}, long=("ddp", "hsdp"))
 

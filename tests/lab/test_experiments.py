@@ -33,7 +33,13 @@ ROOT = Path(__file__).parents[2]
 # ---- the whole path --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", experiment_names())
+_LIKE_ANOTHER = {"R2", "R3"}  # the code of R1, with other settings
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.soak] if name in _LIKE_ANOTHER else []) for name in experiment_names()],
+)
 def test_smoke_from_end_to_end(name, tmp_path):
     seen = []
     chosen = experiment(name)
