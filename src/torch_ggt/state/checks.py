@@ -1,8 +1,8 @@
 """What is looked at before a saved state is loaded: everything, and before anything is touched.
 
 `check_loadable` looks at the form, the options, and all small tensors. `check_rows` reads the windows and buffers once:
-each Gram matrix K must satisfy K z = W (Wᵀ z) for a few vectors z, buffers must be finite, and every element must have
-the sum that was saved with it (`sums`). Both leave the optimizer and the saved state alone.
+each Gram matrix K must satisfy zᵀ K z = ‖Wᵀ z‖² for a few vectors z, buffers must be finite, and every element must
+have the sum that was saved with it (`sums`). Both leave the optimizer and the saved state alone.
 """
 
 import warnings
@@ -41,8 +41,8 @@ __all__ = [
 ]
 
 FORMAT_KEY = "ggt_format"
-FORMAT_VERSION = 3
-_WITH_SUMS = 3  # the first format that has them
+FORMAT_VERSION = 4
+_WITH_SUMS = 4  # the first format with these sums; format 3, which no release wrote, had others
 OPTIONS_KEY = "ggt_options"
 """In each saved param group: a digest of its options, so that an edit of the file is not silent."""
 PART_KEY = "ggt_part"
@@ -57,8 +57,9 @@ _DAMAGED = (
     "one rank alone, which has its own part of a window (docs/distributed.md says how to save)."
 )
 _WITHOUT_SUMS = (
-    "GGT: this state has format {}, which has no sums of its elements. Windows that were swapped between parameters, "
-    "and momentum that was changed, are not noticed. Every other check is made. A state that is saved now has sums."
+    "GGT: this state has format {}, which has no sums of its elements, or sums of another kind. Windows that were "
+    "swapped between parameters, and momentum that was changed, are not noticed. Every other check is made. A state "
+    "that is saved now has sums."
 )
 _EDITED = (
     "GGT: the options of saved param group {} are not those that it was saved with: they were edited, or the file was "
