@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from torch_ggt import solver as solvers
-from torch_ggt.backends import compiled
 from torch_ggt.formats import BLOCK, Coded
 from torch_ggt.shrinkage import noise_share, shrunk
 
@@ -48,10 +47,6 @@ def gram_row(
     row = row.to(rows.dtype)
     if rows.dtype == torch.float64:
         return torch.cat([torch.mv(rows, row), torch.dot(row, row)[None]])
-    if rows.device.type == "cpu" and rows.numel() >= compiled.SMALLEST:
-        found = compiled.compiled_gram_row(rows, row, fallback=gram_row_by_blocks)
-        if found is not None:
-            return found
     return gram_row_by_blocks(rows, row, scratch)
 
 
