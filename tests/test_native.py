@@ -83,6 +83,16 @@ def test_both_passes_are_those_of_plain_torch(compiled, name, size, columns, thr
         assert ((found.double() - expected).abs() <= 1.2e-7 * expected.abs() + 1e-13 * largest).all()
 
 
+def test_the_default_device_is_not_asked(compiled):
+    rows, row = torch.randn(5, 1000), torch.randn(1000)
+    torch.set_default_device("meta")
+    try:
+        sums = compiled.measure(rows, row)
+    finally:
+        torch.set_default_device(None)
+    assert torch.equal(sums, compiled.measure(rows, row))
+
+
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
 def test_numbers_that_are_not_finite_show(compiled, bad):
     rows, row = torch.randn(5, 1000), torch.randn(1000)

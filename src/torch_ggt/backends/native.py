@@ -67,7 +67,7 @@ class NativeBackend(HostBackend):
             return HostBackend.measure(rows, row, None, scratch)
         stored = rows.stored(row) if isinstance(rows, Coded) else row.to(rows.dtype).float()
         size, threads = rows.shape[0], arguments[-1]
-        sums = torch.empty(threads * (size + 1), dtype=torch.float64)
+        sums = torch.empty(threads * (size + 1), dtype=torch.float64, device="cpu")
         self.passes.torch_ggt_measure(*arguments, stored.contiguous().data_ptr(), sums.data_ptr())
         return sums[: size + 1]
 
