@@ -12,6 +12,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import torch_ggt
 from torch_ggt import GGT, backends
 from torch_ggt.backends import native, plain
 from torch_ggt.formats import FORMATS
@@ -170,6 +171,12 @@ def test_the_library_needs_no_openmp_of_its_own(compiled):
     done = subprocess.run([sys.executable, "-c", script, library], capture_output=True, text=True, check=True)
     assert [float(number) for number in done.stdout.split()] == [14.0, 32.0, 14.0]
     assert isinstance(compiled.passes, ctypes.CDLL)
+
+
+def test_the_package_is_that_of_this_version():
+    source = (ROOT / "native/src/torch_ggt_cpu/__init__.py").read_text()
+    assert f'__version__ = "{torch_ggt.__version__}"' in source
+    assert f"INTERFACE = {native._INTERFACE}\n" in source
 
 
 @pytest.mark.soak

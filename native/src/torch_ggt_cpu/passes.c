@@ -33,10 +33,10 @@ typedef struct {
 } Job;
 
 #define INLINE static inline __attribute__((always_inline))
-#if defined(__x86_64__) && defined(__gnu_linux__)
+#if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__) && __GNUC__ >= 12
 #define CLONES __attribute__((target_clones("default", "arch=x86-64-v3", "arch=x86-64-v4")))
 #else
-#define CLONES
+#define CLONES /* the processors that the compiler's own flags name */
 #endif
 
 INLINE long least(long a, long b) { return a < b ? a : b; }
