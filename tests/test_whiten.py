@@ -20,6 +20,7 @@ from torch.distributed.checkpoint.state_dict import (
 from ggt_lab.optimizers.paper_ggt import PaperGGT as GGT
 from torch_ggt import Whitening, whiten
 from torch_ggt.shrinkage import noise_share
+from torch_ggt.state import saved
 
 
 def literal_noise_share(rows):
@@ -380,6 +381,22 @@ def test_scaled_gradients_of_a_shared_window_are_refused(fused):
     loss_of(model, 1).backward()
     for optimizer in optimizers:
         off.step(optimizer)
+
+
+def test_an_optimizer_saves_the_rows_of_its_own_parameters_only(monkeypatch):
+    """Two that share a window would copy it twice."""
+    model = small_model()
+    optimizers = pair(model)
+    loss_of(model).backward()
+    for optimizer in optimizers:
+        optimizer.step()
+    copied = []
+    monkeypatch.setattr(saved, "_copied", lambda value: copied.append(value) or value)
+    for optimizer in optimizers:
+        copied.clear()
+        parameters = optimizer.param_groups[0]["params"]
+        optimizer.state_dict()
+        assert len(copied) == sum(len(optimizer.whitening.state[p]) for p in parameters) < 20
 
 
 def test_a_state_that_was_loaded_before_whitening_is_refused():

@@ -160,7 +160,7 @@ class FrontEnd:
 
     def after_state_dict(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
         """Put the whitening's state of every parameter beside the optimizer's own, under keys that begin "whiten_"."""
-        ours = self.whitening.state_dict()
+        ours = self.whitening.state_dict_of(_parameters(optimizer))
         numbers = {id(p): number for number, p in enumerate(_parameters(self.whitening))}
         state = dict(state_dict["state"])
         for index, parameter in zip(_indices(state_dict["param_groups"]), _parameters(optimizer), strict=True):

@@ -16,7 +16,7 @@ Data goes one way. A gradient that is not finite shows in k before anything is w
 import copy
 import warnings
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, overload
 
 import torch
@@ -301,12 +301,17 @@ class FullMatrixOptimizer(Optimizer):
         On a CPU, and where a window is split over ranks, all of it is a copy; on one GPU all of it refers to the live
         tensors. Where a window is split, windows and momentum are DTensors, and ``ggt_part`` says whose part this is.
         """
+        return self.state_dict_of(None)
+
+    def state_dict_of(self, parameters: Iterable[Tensor] | None) -> dict[str, Any]:
+        """`state_dict` with the state of some parameters only, for a front-end that saves it in parts; None: of all."""
         if self._consolidated is not None:
             return self._consolidated
+        chosen = None if parameters is None else {id(parameter) for parameter in parameters}
 
         def present(_: Optimizer, packed: dict[str, Any]) -> dict[str, Any]:
             groups = self._live.made_with(self.param_groups)
-            return saved.snapshot(packed, groups, self._live.columns_of(self.param_groups))
+            return saved.snapshot(packed, groups, self._live.columns_of(self.param_groups), chosen)
 
         handle = self.register_state_dict_post_hook(present, prepend=True)  # inside the user's hooks
         try:

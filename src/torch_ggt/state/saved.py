@@ -60,8 +60,10 @@ def complete(state: dict[Any, dict[str, Any]], groups: list[Group]) -> None:
 # ---- saving --------------------------------------------------------------------------------------------------------
 
 
-def snapshot(state_dict: dict[str, Any], groups: list[Group], columns: Columns) -> dict[str, Any]:
-    """What torch has packed, consistent in all its parts.
+def snapshot(
+    state_dict: dict[str, Any], groups: list[Group], columns: Columns, chosen: set[int] | None = None
+) -> dict[str, Any]:
+    """What torch has packed, consistent in all its parts; with ``chosen``, the state of parameters with these ids only.
 
     On a CPU, and where columns are split, everything is a copy. On one GPU everything refers to the live tensors, as
     the state_dict of every torch optimizer does; it has no sums then, which the next step would make untrue. Where
@@ -74,7 +76,7 @@ def snapshot(state_dict: dict[str, Any], groups: list[Group], columns: Columns) 
     places = [place for place, (index, _, _) in enumerate(order) if "window" in state_dict["state"].get(index, {})]
     for place, (index, group, parameter) in enumerate(order):
         entry = state_dict["state"].get(index)
-        if entry is None:
+        if entry is None or (chosen is not None and id(parameter) not in chosen):
             continue
         if copies:
             entry = {key: _copied(value) for key, value in entry.items()}
