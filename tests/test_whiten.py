@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.state_dict import (
 from ggt_lab.optimizers.paper_ggt import PaperGGT as GGT
 from torch_ggt import Whitening, whiten
 from torch_ggt.shrinkage import noise_share
-from torch_ggt.state import saved
+from torch_ggt.state import saved as saving
 
 
 def literal_noise_share(rows):
@@ -391,7 +391,7 @@ def test_an_optimizer_saves_the_rows_of_its_own_parameters_only(monkeypatch):
     for optimizer in optimizers:
         optimizer.step()
     copied = []
-    monkeypatch.setattr(saved, "_copied", lambda value: copied.append(value) or value)
+    monkeypatch.setattr(saving, "_copied", lambda value: copied.append(value) or value)
     for optimizer in optimizers:
         copied.clear()
         parameters = optimizer.param_groups[0]["params"]
