@@ -1,4 +1,4 @@
-# Every target sets up what it needs: python3 (>= 3.11) and make are enough.
+# Every target sets up what it needs: you need python3 (>= 3.11), make and a network.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin

@@ -25,8 +25,8 @@ README = (ROOT / "README.md").read_text()
 NUMBER = r"\d[\d,]*(?:\.\d+)?(?:e-?\d+)?"
 KEYED = re.compile(rf"({NUMBER})\*{{0,2}}<!-- ([^>]*?) -->")
 # The year of the paper, a version, rows of windows, the limit of the goal, AdamW's two moments in bytes, and the
-# gigabytes of an environment of `make test`.
-CHOSEN = {"2019", "3.11", "20", "50", "5", "10", "1.2", "8", "2.5"}
+# gigabytes of an environment of `make test`, and the millions of parameters of a GPT.
+CHOSEN = {"2019", "3.11", "20", "50", "5", "10", "1.2", "8", "2.5", "10.8"}
 
 
 def lines_of(*path):
@@ -132,6 +132,34 @@ def window_bytes(dtype):
     return GGT.memory(1_000_000, window=20, window_dtype=dtype).window / 1_000_000
 
 
+def league_cell(task, entrant):
+    (found,) = [cell for cell in league()["cells"] if (cell["task"], cell["entrant"]) == (task, entrant)]
+    return found
+
+
+def league_mean(task, entrant):
+    """The geometric mean of the metric over the fresh seeds of the league."""
+    return statistics.geometric_mean(league_cell(task, entrant)["values"])
+
+
+def league_step(optimizer, which):
+    """The time of a step of the whitened optimizer, divided by the time of its step alone: over all tasks."""
+    seconds = {
+        (task, name): league_cell(task, name)["step_seconds"]
+        for task in league()["complete"]
+        for name in (optimizer, f"whiten-{optimizer}")
+    }
+    ratios = [seconds[task, f"whiten-{optimizer}"] / seconds[task, optimizer] for task in league()["complete"]]
+    return {"least": min, "most": max}[which](ratios)
+
+
+def gpt_run(entrant):
+    """The test loss at the end of the run with the seed that both Muon and whiten(Muon) have."""
+    runs = lines_of("2026-11-18-league-gpt-no-warm-up", "results.jsonl")
+    (found,) = [run for run in runs if (run["entrant"], run["seed"]) == (entrant, 10)]
+    return found["points"][-1]["test_loss"]
+
+
 @functools.cache
 def drop_in_ratios():
     """(task, rate) → the mean score of whiten(AdamW), divided by the mean score of AdamW; the more seeds come last."""
@@ -174,33 +202,10 @@ def league_rank(entrant):
     return found
 
 
-def league_cell(task, entrant):
-    (found,) = [cell for cell in league()["cells"] if (cell["task"], cell["entrant"]) == (task, entrant)]
-    return found
-
-
-def league_mean(task, entrant):
-    """The geometric mean of the metric over the fresh seeds of the league."""
-    return statistics.geometric_mean(league_cell(task, entrant)["values"])
-
-
-def league_step(optimizer, which):
-    """The time of a step of the whitened optimizer, divided by the time of its step alone: over all tasks."""
-    seconds = {
-        (task, name): league_cell(task, name)["step_seconds"]
-        for task in league()["complete"]
-        for name in (optimizer, f"whiten-{optimizer}")
-    }
-    ratios = [seconds[task, f"whiten-{optimizer}"] / seconds[task, optimizer] for task in league()["complete"]]
-    return {"least": min, "most": max}[which](ratios)
-
-
 FIGURES = [
     league_tasks,
     league_ranked,
     league_rank,
-    league_mean,
-    league_step,
     ten,
     pair,
     ten_wins,
@@ -210,6 +215,9 @@ FIGURES = [
     percent,
     speed,
     speed_whiten,
+    league_mean,
+    league_step,
+    gpt_run,
     window_bytes,
     drop_in,
 ]
