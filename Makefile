@@ -51,10 +51,12 @@ audit: $(READY)   ## is what is installed what was pinned, and does an advisory 
 integrations: $(INTEGRATIONS)/.ready  ## the tests with Lightning, Trainer, Accelerate and others, in an environment of their own
 	@$(INTEGRATIONS)/bin/python -m pytest -q tests/integrations
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt native/pyproject.toml native/src/torch_ggt_cpu/passes.c
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "torch-ggt needs Python 3.11 or newer; set PYTHON=/path/to/python3.11")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check ./native \
+	  || echo "The compiled passes of native/ are left out, and their tests are skipped: they need a C compiler."
 	@$(BIN)/python -m pip check
 	@touch $@
 
@@ -73,4 +75,4 @@ $(INTEGRATIONS)/.ready: pyproject.toml constraints.txt
 	@touch $@
 
 clean:            ## remove the environment and everything generated
-	rm -rf $(VENV) $(INTEGRATIONS) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis out docs/gallery docs/sg_execution_times.rst
+	rm -rf $(VENV) $(INTEGRATIONS) native/src/torch_ggt_cpu/passes.so build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis out docs/gallery docs/sg_execution_times.rst

@@ -122,7 +122,7 @@ def test_all_modules_together_are_short():
 def steady_step():
     """The code objects of the library that one step enters, in order, once for each call."""
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 2))
+    model = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2))
     optimizer = GGT(model.parameters())
     entered, generators = [], set()
 
@@ -134,7 +134,7 @@ def steady_step():
 
     for number in range(31):
         optimizer.zero_grad()
-        model(torch.randn(8, 4)).square().mean().backward()
+        (model(torch.randn(8, 4)) - torch.randn(8, 2)).square().mean().backward()  # rows that are far from collinear
         before = sys.getprofile()
         if number == 30:
             sys.setprofile(note)

@@ -12,6 +12,7 @@ import torch
 from helpers import flat, make_parameters, take_step, words
 from torch import nn
 
+import torch_ggt
 from ggt_lab.optimizers.paper_ggt import PaperGGT as GGT
 from torch_ggt import backends
 from torch_ggt.backends.plain import TorchBackend
@@ -310,8 +311,11 @@ def test_a_gpu_would_keep_the_state_of_a_step_that_is_not_taken(monkeypatch):
 @pytest.mark.parametrize(
     ("function", "words"),
     [
-        (lambda step: step[:1], r"callable <lambda>' returned a tensor of shape \(1, 3\), for parameter 'weight'"),
-        (lambda step: None, "returned None, which is no tensor, for parameter 'weight'"),
+        (
+            lambda step: step[:1],
+            r"must return a tensor of shape \(2, 3\) for parameter 'weight', and returned a .* \(1, 3\)",
+        ),
+        (lambda step: None, "for parameter 'weight', and returned None"),
     ],
     ids=["another shape", "no tensor"],
 )
@@ -348,6 +352,42 @@ def test_a_nan_of_a_callable_leaves_the_parameters(nonfinite):
     advance(optimizer, parameters, steps[3:])
     assert flat(parameters).isfinite().all()
     assert not torch.equal(flat(parameters), before)
+
+
+@pytest.mark.parametrize("bad", [0, 1])
+def test_a_nan_of_a_callable_leaves_other_matrices_alone(bad):
+    """Each matrix has a verdict of its own on what a function made of its step."""
+    calls = itertools.count()
+    parameters = make_parameters([(2, 3), (3,)])
+    finishes = [lambda u: u * torch.nan if next(calls) == 1 else u, "adam"]
+    groups = [{"params": [p], "finish": finishes[i != bad]} for i, p in enumerate(parameters)]
+    optimizer = GGT(groups, lr=0.1, window=3, scope="group")
+    first, second = gradients_of(2, [(2, 3), (3,)])
+    take_step(optimizer, parameters, first)
+    with pytest.warns(UserWarning, match="parameters of its full matrix are unchanged"):
+        steps = take_step(optimizer, parameters, second)
+    assert [bool(step.any()) for step in steps] == [place != bad for place in (0, 1)]
+    assert [int(optimizer.state[p]["count"]) for p in parameters] == [2, 2]
+
+
+def test_a_finish_of_some_groups_leaves_the_length_of_the_others():
+    """Momentum in the window: a group without a finish makes the step that it makes alone, of RMS 0.2."""
+    found = []
+    for finish in ("none", "polar"):
+        matrix, bias = parameters = make_parameters([(4, 5), (7,)])
+        groups = [{"params": [matrix], "finish": finish}, {"params": [bias]}]
+        optimizer = GGT(groups, lr=1.0, window=3, finish="none")
+        take_step(optimizer, parameters, gradients_of(1, [(4, 5), (7,)])[0])
+        found.append(bias.detach().clone())
+    torch.testing.assert_close(*found)
+
+
+def test_a_finish_that_no_group_would_use_is_an_error():
+    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    with pytest.raises(ValueError, match=r"finish='polar_rows' has no effect.*write param_groups\(model, finish=…\)"):
+        torch_ggt.GGT(torch_ggt.param_groups(model), finish="polar_rows")
+    groups = torch_ggt.GGT(torch_ggt.param_groups(model, finish="polar_rows")).param_groups
+    assert "polar_rows" in {group["finish"] for group in groups}
 
 
 def test_a_callable_is_saved_by_its_name():

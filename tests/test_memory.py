@@ -205,6 +205,7 @@ def test_it_prints_a_table():
         (True, {}, "got bool"),
         ("7B", {}, "a model, its parameters, param groups, or a number of parameters, got str"),
         ([], {}, "no trainable parameters"),
+        ([1, 2], {}, "parameters must be tensors, or param groups, got int"),
         (10, {"window": 0}, "window must be an int ≥ 1"),
         (10, {"window_dtype": "int2"}, "window_dtype must be one of"),
         (10, {"finish": "unknown"}, "finish must be one of 'none'"),

@@ -278,6 +278,7 @@ def test_low_precision_trains(name, dtype):
         (Adadelta, {"rho": "high"}, r"Adadelta: rho must lie in \(0, 1\), got rho='high'"),
         (Adadelta, {"eps": 0}, "Adadelta: eps must be positive"),
         (NAdam, {"betas": (0.99, 0.9)}, "NAdam: β₁ must be at most √β₂"),
+        (AdaGrad, {"shrinkage": "auto"}, "AdaGrad: shrinkage='auto' .* would count those from before a new start"),
         (NAdam, {"momentum_decay": -1}, "momentum_decay must be a finite number ≥ 0, got momentum_decay=-1"),
     ],
 )

@@ -424,6 +424,23 @@ def test_rows_that_were_changed_get_a_new_gram_matrix(name):
     torch.testing.assert_close(window.gram, wide @ wide.T, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("name", ["int8", "int4"])
+def test_states_under_other_defaults_and_of_empty_parameters_come_back(name):
+    """Scales are float32 whatever torch's default dtype is, and a parameter may have no elements."""
+    torch.set_default_dtype(torch.float64)
+    try:
+        parameters = [torch.nn.Parameter(torch.zeros(shape)) for shape in ((5, 3), (0, 3))]
+        optimizer = GGT(parameters, window=4, window_dtype=name)
+        for _ in range(3):
+            for parameter in parameters:
+                parameter.grad = torch.randn(parameter.shape)
+            optimizer.step()
+        optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert optimizer.state[parameters[0]]["window_scale"].dtype == torch.float32
+
+
 def test_bytes_for_each_parameter():
     """7 rows of int8, or 14 of int4, take less than the 8 bytes of AdamW's state."""
     for name, rows, expected in (("int8", 7, 7.4375), ("int4", 14, 7.875)):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from ggt_lab.optimizers.paper_ggt import PaperGGT as GGT
-from torch_ggt import Window, reference
+from torch_ggt import Whitening, Window, reference, whiten
 from torch_ggt.spectrum import SpectrumRecorder, StepComparison, compare_steps, diagnose
 from torch_ggt.spectrum.diagnosis import effective_rank, eigenvalues_above_rounding, isotropic_moment, stable_rank
 
@@ -351,6 +351,35 @@ def test_the_step_compared_is_the_one_that_ggt_takes():
     assert recorder.diagnose().cosine_sgd == pytest.approx(cosine(before - flat(parameters), momentum), abs=1e-9)
 
 
+@pytest.mark.parametrize("shrinkage", ["auto", 0.3])
+def test_the_step_compared_is_shrunk_as_the_step_that_is_taken(shrinkage):
+    parameters = make_parameters(SHAPES)
+    optimizer = GGT(parameters, lr=1.0, window=4, betas=(0.0, 1.0), shrinkage=shrinkage)
+    with SpectrumRecorder(optimizer) as recorder:
+        for gradients in random_gradients(6):
+            before = flat(parameters)
+            take(optimizer, parameters, gradients)
+    assert recorder.diagnose().cosine_sgd == pytest.approx(cosine(before - flat(parameters), flat(gradients)), abs=1e-9)
+
+
+@pytest.mark.parametrize("way", ["the optimizer", "its whitening", "a loop without an optimizer"])
+def test_a_whitened_optimizer_shows_its_own_window(way):
+    """The raw gradients, and not those that were whitened; and no second window."""
+    parameters = make_parameters(SHAPES)
+    optimizer = whiten(torch.optim.SGD(parameters, lr=0.1), window=4)
+    whitening = Whitening(parameters, window=4) if way == "a loop without an optimizer" else optimizer.whitening
+    seen = []
+    with SpectrumRecorder(optimizer if way == "the optimizer" else whitening) as recorder:
+        for gradients in random_gradients(6):
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                parameter.grad = gradient.clone()
+            (optimizer.step if way != "a loop without an optimizer" else whitening)()
+            seen.append(flat(gradients))
+    rows = torch.stack(seen[-4:])
+    torch.testing.assert_close(recorder.records[-1].singular_values, torch.linalg.svdvals(rows))
+    assert "no window of its own" in recorder.cost
+
+
 matrices = st.integers(1, 12).flatmap(
     lambda r: st.tuples(st.just(r), st.integers(1, 15), st.integers(0, 2**32 - 1), st.floats(0, 6))
 )
@@ -569,7 +598,7 @@ def test_bad_options(options, message):
 
 @pytest.mark.parametrize("options", [{"window": 5}, {"window_dtype": torch.bfloat16}])
 def test_a_ggt_has_its_own_window(options):
-    with pytest.raises(ValueError, match=r"a GGT has its own window \(of 20 rows\).*leave both out"):
+    with pytest.raises(ValueError, match=r"a window of its own \(of 20 rows\).*leave both out"):
         SpectrumRecorder(GGT(make_parameters(SHAPES)), **options)
 
 

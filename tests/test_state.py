@@ -278,6 +278,19 @@ def test_an_incomplete_state_dict_is_refused_and_changes_nothing(lost):
     train(model, optimizer, 3, 5)
 
 
+def test_a_model_that_became_wider_keeps_the_rows_that_it_has():
+    parameter = torch.nn.Parameter(torch.zeros(6))
+    optimizer = GGT([parameter], window=3)
+    parameter.grad = torch.randn(6)
+    optimizer.step()
+    parameter.grad, parameter.data = None, parameter.data.double()
+    optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    parameter.grad = torch.randn(6, dtype=torch.float64)
+    optimizer.step()
+    assert optimizer.state[parameter]["window"].dtype == torch.float32
+    assert int(optimizer.state[parameter]["count"]) == 2
+
+
 def test_looking_does_not_make_state():
     model, optimizer = make({})
     model(torch.ones(1, 3)).sum().backward()

@@ -323,6 +323,95 @@ def test_optimizers_that_do_not_step_together_are_told_so():
         sgd.step()
 
 
+def rows_in(whitening):
+    return next((int(entry["count"]) for entry in whitening.state.values() if "count" in entry), 0)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 2, 0), (2, 0, 1)])
+def test_an_optimizer_without_gradients_takes_no_part_in_a_round(order):
+    """Its step would begin a second round, and whiten the whitened gradients of the others."""
+    models = [small_model() for _ in range(3)]
+    models[1].requires_grad_(False)
+    optimizers = whiten(*(torch.optim.SGD(m.parameters(), lr=0.1) for m in models), window=9)
+    for number in range(3):
+        for model in models:
+            model.zero_grad()
+        (loss_of(models[0]) + loss_of(models[2])).backward()
+        for place in order:
+            optimizers[place].step()
+        assert rows_in(optimizers[0].whitening) == number + 1
+
+
+def test_a_round_of_which_a_scaler_skips_one_optimizer_does_not_spoil_the_next():
+    model = small_model()
+    optimizers, scaler = pair(model), torch.amp.GradScaler("cpu", init_scale=4.0)
+    for number in range(4):
+        model.zero_grad()
+        scaler.scale(loss_of(model, number)).backward()
+        for optimizer in optimizers:
+            scaler.unscale_(optimizer)
+        for optimizer in optimizers[number == 1 :]:  # as if the gradients of the first one had overflowed
+            scaler.step(optimizer)
+        scaler.update()
+    assert all(p.isfinite().all() for p in model.parameters())
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_scaled_gradients_of_a_shared_window_are_refused(fused):
+    """The scaler would unscale the second optimizer in its own step, after its gradients were whitened."""
+    model = small_model()
+    parameters = list(model.parameters())
+    kinds = [functools.partial(torch.optim.AdamW, lr=1e-2, fused=fused)] * 2
+    optimizers = whiten(kinds[0](parameters[:2]), kinds[1](parameters[2:]), window=5)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    scaler.scale(loss_of(model)).backward()
+    with pytest.raises(RuntimeError, match=r"still scaled. Call scaler.unscale_\(optimizer\) for each"):
+        scaler.step(optimizers[0])
+    scaler.update()
+    model.zero_grad()
+    scaler.scale(loss_of(model)).backward()
+    for optimizer in optimizers:
+        scaler.unscale_(optimizer)
+    for optimizer in optimizers:
+        scaler.step(optimizer)
+    assert rows_in(optimizers[0].whitening) == 1
+    off = torch.amp.GradScaler("cpu", enabled=False)
+    model.zero_grad()
+    loss_of(model, 1).backward()
+    for optimizer in optimizers:
+        off.step(optimizer)
+
+
+def test_a_state_that_was_loaded_before_whitening_is_refused():
+    model = small_model()
+    whitened, plain = whiten(torch.optim.AdamW(model.parameters()), window=5), torch.optim.AdamW(model.parameters())
+    train(model, whitened)
+    plain.load_state_dict(whitened.state_dict())
+    with pytest.raises(ValueError, match="whiten it first, and then load"):
+        whiten(plain)
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "words"),
+    [
+        (lambda p: [torch.optim.SGD(p, lr=1.0)], {"windows": 5}, "no option 'windows'; did you mean window?"),
+        (lambda p: [torch.optim.SGD(p, lr=1.0)], {"lr": 5}, "Options such as lr belong to the optimizer"),
+        (lambda p: [torch.optim.SGD(p, lr=1.0), 20], {}, "given by name: window=20"),
+        (lambda p: [[torch.optim.SGD(p, lr=1.0)]], {}, r"write whiten\(\*optimizers\)"),
+        (lambda p: [torch.optim.AdamW], {}, "the class AdamW; make the optimizer first"),
+        (lambda p: [torch.optim.SGD(p, lr=1.0)], {"keep_norm": "no"}, "keep_norm must be True or False"),
+    ],
+)
+def test_calls_that_cannot_be_meant_say_what_to_write(given, options, words):
+    with pytest.raises(TypeError, match=words):
+        whiten(*given(small_model().parameters()), **options)
+
+
+def test_sparse_adam_is_refused_when_it_is_whitened():
+    with pytest.raises(ValueError, match="SparseAdam takes sparse gradients alone"):
+        whiten(torch.optim.SparseAdam(small_model().parameters()))
+
+
 def test_the_length_is_kept_for_optimizers_whose_steps_are_proportional_to_it():
     parameters = [nn.Parameter(torch.zeros(2, 2))]
     kinds = {kind: kind(parameters) for kind in (torch.optim.AdamW, torch.optim.NAdam, torch.optim.RMSprop)}

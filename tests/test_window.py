@@ -1,6 +1,5 @@
 """The ring, its Gram and its ages, by themselves."""
 
-import importlib
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ from hypothesis import strategies as st
 
 from ggt_lab.optimizers.paper_ggt import PaperGGT as GGT
 from torch_ggt import Window
-from torch_ggt.backends import compiled, plain
+from torch_ggt.backends import plain
 from torch_ggt.layout import Layout
 from torch_ggt.memory import window_bytes
 
@@ -154,37 +153,3 @@ def test_memory_beyond_the_window():
     from ggt_lab.bench.cpu_step import memory
 
     assert 2 <= memory(d=4_000_000, r=5)["beyond_window"] <= 4
-
-
-def test_nothing_is_compiled_unless_asked_for(monkeypatch):
-    """The first step of a large window does not stop for seconds."""
-    monkeypatch.delenv("TORCH_GGT_COMPILE", raising=False)
-    fresh = importlib.reload(compiled)
-    assert not fresh._Compiler.works
-    assert fresh.compiled_gram_row(torch.zeros(2, 3), torch.zeros(3), fallback=None) is None
-    monkeypatch.setenv("TORCH_GGT_COMPILE", "1")
-    assert importlib.reload(compiled)._Compiler.works
-    monkeypatch.undo()
-    importlib.reload(compiled)
-
-
-def test_compiled_and_plain_gram_rows_agree(monkeypatch):
-    monkeypatch.setattr(compiled, "SMALLEST", 0)
-    monkeypatch.setattr(compiled._Compiler, "works", True)
-    rows, row = torch.randn(7, 1003), torch.randn(1003)
-    with torch.no_grad():
-        found = compiled.compiled_gram_row(rows, row, fallback=plain.gram_row_by_blocks)
-    assert compiled._Compiler.works, "torch.compile did not work on this machine"
-    torch.testing.assert_close(found, plain.gram_row_by_blocks(rows, row), rtol=1e-13, atol=1e-13)
-
-
-def test_a_machine_without_a_compiler_uses_the_plain_version(monkeypatch):
-    def broken(_):
-        raise RuntimeError("no C++ compiler")
-
-    monkeypatch.setattr(compiled, "SMALLEST", 0)
-    monkeypatch.setattr(compiled._Compiler, "function", broken)
-    monkeypatch.setattr(compiled._Compiler, "works", True)
-    rows, row = torch.randn(3, 50), torch.randn(50)
-    assert torch.equal(plain.gram_row(rows, row), plain.gram_row_by_blocks(rows, row))
-    assert not compiled._Compiler.works  # and it is not tried again

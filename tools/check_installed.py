@@ -14,7 +14,7 @@ from importlib.metadata import Distribution, distributions
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-OURS = "torch-ggt"
+OURS = ("torch-ggt", "torch-ggt-cpu")
 # pip comes with the environment. The packages of CUDA follow the build of torch.
 NOT_PINNED = ("nvidia-", "cuda-")
 
@@ -32,7 +32,7 @@ def pinned(path: Path) -> dict[str, str]:
 
 def version_problem(name: str, version: str, wanted: dict[str, str]) -> str | None:
     """What is wrong with a version, in words; builds of one version (2.13.0+cpu) count as that version."""
-    if name in (OURS, "pip") or name.startswith(NOT_PINNED):
+    if name in (*OURS, "pip") or name.startswith(NOT_PINNED):
         return None
     if name not in wanted:
         return f"{name} {version} is installed, and constraints.txt does not name it"
@@ -67,7 +67,7 @@ def main() -> None:
         number += 1
         problem = version_problem(plain(distribution.name), distribution.version, wanted)
         problems += [problem] if problem else []
-        problems += changed_files(distribution) if plain(distribution.name) != OURS else []
+        problems += changed_files(distribution) if plain(distribution.name) not in OURS else []
     for problem in problems:
         print(problem)
     print(f"{number} packages are installed; {len(problems)} problems")

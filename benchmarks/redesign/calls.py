@@ -17,7 +17,7 @@ MODES = ("cpu", "ddp", "triton")
 
 def trace(tree, mode, out):
     """Let one process, or two that form a group, write the trace of rank 0 to a file."""
-    variables = {"OMP_NUM_THREADS": "1", "TORCH_GGT_COMPILE": "0"}
+    variables = {"OMP_NUM_THREADS": "1", "TORCH_GGT_COMPILE": "0", "TORCH_GGT_NATIVE": "0"}
     if mode == "triton":
         variables["TRITON_INTERPRET"] = "1"
     ranks = range(2 if mode == "ddp" else 1)

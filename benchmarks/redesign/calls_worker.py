@@ -99,7 +99,7 @@ def length(code):
 def make(mode):
     """Two linear layers and their optimizer, as the mode wants them."""
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    model = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 2))
     if mode == "ddp":
         model = nn.parallel.DistributedDataParallel(model)
         return model, paper_ggt(model.parameters(), process_group=dist.group.WORLD)
@@ -114,7 +114,7 @@ def traced_step(model, optimizer):
     trace = Trace()
     for step in range(WARM_UP + 1):
         optimizer.zero_grad()
-        model(torch.randn(8, 4)).square().mean().backward()
+        (model(torch.randn(8, 4)) - torch.randn(8, 2)).square().mean().backward()  # rows that are far from collinear
         if step == WARM_UP:
             sys.setprofile(trace)
         optimizer.step()

@@ -344,8 +344,8 @@ def _check_result(member: Member, before: Tensor, after: Any) -> None:  # noqa: 
     group, parameter = member
     if isinstance(after, Tensor) and after.shape == before.shape:
         return
-    found = f"a tensor of shape {tuple(after.shape)}" if isinstance(after, Tensor) else f"{after!r}, which is no tensor"
+    found = f"a tensor of shape {tuple(after.shape)}" if isinstance(after, Tensor) else f"{after!r}"
     raise ValueError(
-        f"GGT: finish={name_of(group['finish'])!r} returned {found}, for {describe(group, parameter)}; it must return "
-        f"a tensor of shape {tuple(before.shape)}"
+        f"GGT: finish={name_of(group['finish'])!r} must return a tensor of shape {tuple(before.shape)} for "
+        f"{describe(group, parameter, shape=False)}, and returned {found}"
     )

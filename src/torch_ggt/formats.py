@@ -142,7 +142,7 @@ class BlockFormat(Format):
                 f"({2 * size * columns} bytes)"
             )
         codes = torch.zeros(size, columns // self.per_byte, dtype=self.dtype, device=device)
-        return Coded(codes, torch.zeros(size, columns // BLOCK, device=device), self)
+        return Coded(codes, torch.zeros(size, columns // BLOCK, dtype=torch.float32, device=device), self)
 
     def encode(self, row: Tensor) -> tuple[Tensor, Tensor]:
         """(integers, scales) of rows (..., n), n a multiple of 64. A block that is not finite has such a scale."""
@@ -189,7 +189,7 @@ class BlockFormat(Format):
         flat = codes.reshape(codes.shape[0], -1)
         if not self.packed:
             flat = torch.nn.functional.pad(flat, (0, scales.shape[1] * BLOCK - numel))
-        return self.decode(flat, scales)[:, :numel].reshape(-1, *shape)
+        return self.decode(flat, scales)[:, :numel].reshape(codes.shape[0], *shape)
 
     def integers(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
         """(integers, scales) as `state` says, of rows (r, *shape) of a parameter."""

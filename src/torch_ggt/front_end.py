@@ -2,8 +2,10 @@
 
 import copy
 import functools
+import sys
 import warnings
 import weakref
+from types import FrameType
 from typing import Any
 
 import torch
@@ -13,9 +15,10 @@ from torch.optim.optimizer import Optimizer
 from torch_ggt.parameters import Group
 from torch_ggt.state.checks import FORMAT_KEY, FORMAT_VERSION, PART_KEY, check_form
 
-__all__ = ["FrontEnd", "attach", "groups_of"]
+__all__ = ["PREFIX", "FrontEnd", "attach", "groups_of"]
 
-_PREFIX = "whiten_"
+PREFIX = "whiten_"
+"""Of every key that a whitening adds to the state_dict of an optimizer."""
 # What a wrapped optimizer saves of the options in each of its param groups.
 _OPTIONS = (
     *("window", "window_dtype", "scope", "history"),
@@ -23,7 +26,7 @@ _OPTIONS = (
     FORMAT_KEY,
 )
 # This key stands in the live param groups, too, so that a tool that keeps only keys it has seen gives itself away.
-_MARK = _PREFIX + FORMAT_KEY
+_MARK = PREFIX + FORMAT_KEY
 _FLATTENED = (
     "whiten: this state was saved by a whitened optimizer, and the window was lost on its way: "
     "flatten_optimizer_state_dict=True of torch.distributed.checkpoint keeps only what optimizer.state holds. Set it "
@@ -95,10 +98,13 @@ class FrontEnd:
                 "whiten: optimizers that share a window load their states together, and the state of "
                 f"{', '.join(type(o).__name__ for o in self.optimizers if id(o) not in self.loaded)} is missing"
             )
-        gradients = self.waiting.pop(id(optimizer), None)
-        if gradients is not None:
-            if _untouched(gradients, optimizer):
-                return
+        gradients = _gradients(optimizer)
+        if not gradients:  # a frozen model has no round
+            return
+        whitened = self.waiting.pop(id(optimizer), [])
+        if _untouched(whitened, optimizer):
+            return
+        if not {id(ref()) for ref, _ in whitened}.isdisjoint(id(ref()) for ref, _ in gradients):
             raise RuntimeError(
                 f"whiten: the gradients of {name} have changed since they were whitened in this round. Optimizers that "
                 "share a window step one after the other: compute, unscale (scaler.unscale_ for each of them) and clip "
@@ -111,12 +117,29 @@ class FrontEnd:
                     f"whiten: {type(late).__name__} shares a window with {name} but has not stepped since its "
                     "gradients were whitened. Step each of them once in a round, or call whiten once for each of them."
                 )
+        self._check_scales(optimizer)
         self._follow()
         _unscale(optimizer)
         self.whitening()
         if len(self.optimizers) > 1:
             others = [other for other in self.optimizers if other is not optimizer]
             self.waiting = {id(other): found for other in others if (found := _gradients(other))}
+
+    def _check_scales(self, optimizer: Optimizer) -> None:
+        """Raise if a GradScaler makes this step and has not unscaled the gradients of the others yet.
+
+        It would unscale them in their own step, after they were whitened, and autograd would not count that.
+        """
+        scaler = _calling_scaler() if len(self.optimizers) > 1 else None
+        states = {} if scaler is None else getattr(scaler, "_per_optimizer_states", {})
+        for other in self.optimizers:
+            stage = states[id(other)]["stage"].name if id(other) in states else "READY"
+            if scaler is not None and other is not optimizer and stage == "READY" and _gradients(other):
+                raise RuntimeError(
+                    f"whiten: {type(other).__name__} shares a window with {type(optimizer).__name__}, and its "
+                    "gradients are still scaled. Call scaler.unscale_(optimizer) for each of them before the first "
+                    "scaler.step."
+                )
 
     def _follow(self) -> None:
         """Whiten the parameters that the optimizers have now: some may have been added, or replaced by others.
@@ -143,8 +166,8 @@ class FrontEnd:
         for index, parameter in zip(_indices(state_dict["param_groups"]), _parameters(optimizer), strict=True):
             entry = ours["state"].get(numbers.get(id(parameter)), {})
             if entry:
-                state[index] = {**state.get(index, {}), **{_PREFIX + key: value for key, value in entry.items()}}
-        options = {_PREFIX + name: ours["param_groups"][0][name] for name in _OPTIONS}
+                state[index] = {**state.get(index, {}), **{PREFIX + key: value for key, value in entry.items()}}
+        options = {PREFIX + name: ours["param_groups"][0][name] for name in _OPTIONS}
         groups = [{**group, **options} for group in state_dict["param_groups"]]
         parts = {PART_KEY: ours[PART_KEY]} if PART_KEY in ours else {}
         return {**state_dict, **parts, "state": state, "param_groups": groups}
@@ -153,19 +176,19 @@ class FrontEnd:
         """Take the whitening's state out of what the optimizer loads; refuse it before anything is changed."""
         check_form(state_dict)
         groups = state_dict["param_groups"]
-        if _MARK in groups[0] and _PREFIX + "window" not in groups[0]:
+        if _MARK in groups[0] and PREFIX + "window" not in groups[0]:
             raise ValueError(_FLATTENED)
         self._follow()
         loaded: dict[str, Any] = {
-            "options": {key.removeprefix(_PREFIX): v for key, v in groups[0].items() if key.startswith(_PREFIX)},
+            "options": {key.removeprefix(PREFIX): v for key, v in groups[0].items() if key.startswith(PREFIX)},
             "entries": {},
             PART_KEY: state_dict.get(PART_KEY),
         }
         state = {}
         places = dict(zip(_indices(groups), _parameters(optimizer), strict=False))
         for index, entry in state_dict["state"].items():
-            own = {key: value for key, value in entry.items() if not str(key).startswith(_PREFIX)}
-            ours = {key.removeprefix(_PREFIX): entry[key] for key in entry.keys() - own.keys()}
+            own = {key: value for key, value in entry.items() if not str(key).startswith(PREFIX)}
+            ours = {key.removeprefix(PREFIX): entry[key] for key in entry.keys() - own.keys()}
             if own or not ours:
                 state[index] = own
             if ours and index in places:
@@ -177,7 +200,7 @@ class FrontEnd:
         except BaseException:
             self.loaded = {}
             raise
-        groups = [{key: v for key, v in g.items() if not key.startswith(_PREFIX) or key == _MARK} for g in groups]
+        groups = [{key: v for key, v in g.items() if not key.startswith(PREFIX) or key == _MARK} for g in groups]
         return {**state_dict, "state": state, "param_groups": groups}
 
     def after_load(self) -> None:
@@ -235,6 +258,17 @@ def _untouched(seen: list[tuple["weakref.ref[Tensor]", int]], optimizer: Optimiz
         and len(seen) == len(current)
         and all(ref() is g and version == g._version for (ref, version), g in zip(seen, current, strict=True))
     )
+
+
+def _calling_scaler() -> torch.amp.GradScaler | None:
+    """The GradScaler whose ``step`` is under way; it leaves no other trace for an optimizer that is not fused."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == "step" and frame.f_code.co_filename.endswith("grad_scaler.py"):
+            scaler = frame.f_locals.get("self")
+            return scaler if isinstance(scaler, torch.amp.GradScaler) and scaler.is_enabled() else None
+        frame = frame.f_back
+    return None
 
 
 def _unscale(optimizer: Optimizer) -> None:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
+from torch_ggt.finish import name_of
 from torch_ggt.memory import Memory, memory_of
 from torch_ggt.step import FullMatrixOptimizer
 
@@ -59,8 +60,9 @@ class GGT(FullMatrixOptimizer):
             with "match_rms_adamw". See docs/finishes.md.
         finish_beta: the decay of the running squares of a finish; None: 0.999 for "adam", 0.95 for "polar_rows".
         split: for "polar": each matrix is ``split`` equal blocks of rows, such as fused projections of attention.
-        sgd_scale: ≥ 0, adds sgd_scale·v to the preconditioned step: the paper's interpolation with SGD. It gives up
-            the bound on the length of the step and the invariance to the scale of the loss.
+        sgd_scale: ≥ 0, adds sgd_scale·v to the preconditioned step, before the factor of adjust_lr_fn: the paper's
+            interpolation with SGD. It gives up the bound on the length of the step and the invariance to the scale of
+            the loss.
         jitter: δ = jitter·tr(GᵀG)/r, the paper's numerical safeguard: 0, or from 1e-10 to 1. After a gradient spike of
             relative size S the steps are short, about min(1, √(window/jitter)/S), until it has left the window. Less
             than 1e-6 costs time on a CPU: rows of float32 are then added up in float64. With 0, a step that rounding
@@ -124,6 +126,12 @@ class GGT(FullMatrixOptimizer):
     ) -> None:
         options = {name: value for name, value in locals().items() if name not in ("self", "params", "__class__")}
         super().__init__(params, **options)
+        if type(self) is GGT and finish != "adam" and all(group["finish"] != finish for group in self.param_groups):
+            raise ValueError(
+                f"GGT: finish={name_of(finish)!r} has no effect, because every param group has a finish of its own "
+                f"({', '.join(sorted({name_of(group['finish']) for group in self.param_groups}))}). With the groups of "
+                "param_groups, write param_groups(model, finish=…); or leave finish out"
+            )
 
     @staticmethod
     def memory(

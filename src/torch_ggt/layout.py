@@ -14,8 +14,11 @@ loads 16 bytes of bfloat16 at a time, in whole sectors of memory. Kernels with o
 
 
 def as_real(tensor: Tensor) -> Tensor:
-    """A view of a complex tensor as its real and imaginary parts; a real tensor does not change."""
-    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    """The real and imaginary parts of a complex tensor; a real tensor does not change.
+
+    It is a view. Only a conjugate that torch has not computed yet, as autograd makes them, is computed for it.
+    """
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
 class Layout:

@@ -134,6 +134,9 @@ def _groups_of(model: Any, options: Group) -> list[Group]:  # noqa: ANN401 - see
             f"{type(model).__name__}"
         )
     given = list(model)
+    strange = next((one for one in given if not isinstance(one, Tensor | dict | tuple)), None)
+    if strange is not None:
+        raise TypeError(f"GGT.memory: parameters must be tensors, or param groups, got {type(strange).__name__}")
     defaults = {name: option.default for name, option in OPTIONS.items()} | options
     groups = []
     for group in given if given and isinstance(given[0], dict) else [{"params": given}]:

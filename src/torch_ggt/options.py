@@ -195,8 +195,8 @@ OPTIONS: dict[str, Option] = {
     "capturable": Option(False, check_flag),
 }
 """All of these are saved, a callable finish by its name. ``process_group`` and ``cuda_graph`` belong to the optimizer
-and are not saved. The defaults are those of the paper: an old state that says nothing of an option was made with them.
-Members have defaults of their own in their constructors."""
+and are not saved. The defaults are those of version 0.1, the paper's but for adjust_lr_fn: an old state that says
+nothing of an option was made with them. Members have defaults of their own in their constructors."""
 
 FIXED = tuple(name for name, option in OPTIONS.items() if option.fixed)
 RANKS = tuple(name for name, option in OPTIONS.items() if option.ranks)

@@ -159,10 +159,15 @@ class GrowingSum(Rule):
     """V ← V + g gᵀ (AdaGrad). A full window starts anew: the hard window of the paper's Algorithm 3."""
 
     def check(self, options: Mapping[str, Any]) -> None:
-        """No momentum, and no decay."""
+        """No momentum, no decay, and no shrinkage that is read off the rows."""
         _check_no_momentum("AdaGrad", options)
         if options["betas"][1] != 1:
             raise ValueError(f"AdaGrad: its sum does not decay, so betas[1] must be 1, got betas={options['betas']!r}")
+        if options["shrinkage"] == "auto":
+            raise ValueError(
+                "AdaGrad: shrinkage='auto' measures the noise among all rows, and would count those from before a new "
+                "start; use a number from 0 to 1"
+            )
 
     def target(self, block: Block, newest: Tensor) -> Tensor:
         """g. When the ring begins again at its first slot, all rows before have no weight."""

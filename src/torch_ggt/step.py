@@ -50,7 +50,7 @@ _SKIPPED = (
 )
 _SKIPPED_BY_FINISH = (
     "GGT skipped a step because the function that is the finish of a param group made a number that is not finite; the "
-    "parameters are unchanged. optimizer.skipped counts such steps."
+    "parameters of its full matrix are unchanged. optimizer.skipped counts such steps."
 )
 _NAN_BY_FINISH = (
     "GGT: the function that is the finish of a param group made a number that is not finite. No parameter of its full "
@@ -74,15 +74,15 @@ def advance(blocks: list[Block], columns: Columns, refused: Callable[..., bool])
     if refused(blocks, taken):
         return
     for block in blocks:
-        taken = taken.to(block.row.device)
-        newest = push(block, taken)
+        own = taken.to(block.row.device)
+        newest = push(block, own)
         c = solve(block, block.rule.target(block, newest))
-        if block.descends and block.longest is None and block.backend.descend(block, c, taken):
+        if block.descends and block.longest is None and block.backend.descend(block, c, own):
             continue  # u was made and applied in one pass
-        expand(block, c, taken)
+        expand(block, c, own)
         if block.finishes:
-            taken = finished(block, taken, refused)
-        block.sink.apply(block, taken)
+            own = finished(block, own, refused)
+        block.sink.apply(block, own)
     if not columns.alone:
         columns.share(blocks)
 
@@ -134,7 +134,7 @@ def solve(block: Block, a: Tensor) -> Tensor:
         c = c.mul_(longer.nan_to_num_(0.0)[..., None])  # 0/0 where no row was taken
         block.longest = length.sqrt_() if bounded else None
     elif scale != "original":
-        mean = scale == "mean" or block.finishes  # a finish sees to the length itself
+        mean = scale == "mean" or block.all_finish  # a finish sees to the length itself
         factor = block.window.decay.square().sum(-1, keepdim=True).sqrt_() if mean else block.rms_scale
         c = c.mul_(factor)
         block.longest = block.longest * factor.squeeze(-1) if block.longest is not None else None

@@ -16,13 +16,16 @@ for AdamW, Muon and their kin) the length of u is near one.
 The state of the window travels in the ``state_dict`` of the optimizer. `Whitening` is the step without an optimizer.
 """
 
+import difflib
+import inspect
 from typing import Any
 
 import torch
 from torch.optim.optimizer import Optimizer, ParamsT
 
-from torch_ggt.front_end import FrontEnd, attach, groups_of
+from torch_ggt.front_end import PREFIX, FrontEnd, attach, groups_of
 from torch_ggt.memory import Memory, memory_of
+from torch_ggt.options import check_flag
 from torch_ggt.sinks import Gradients
 from torch_ggt.step import FullMatrixOptimizer
 
@@ -88,6 +91,7 @@ class Whitening(FullMatrixOptimizer):
         process_group: Any = None,  # noqa: ANN401 - a ProcessGroup
         cuda_graph: bool = False,
     ) -> None:
+        check_flag("keep_norm", keep_norm)
         super().__init__(
             params,
             window=window,
@@ -129,13 +133,9 @@ class Whitening(FullMatrixOptimizer):
         options = {"window": window, "window_dtype": window_dtype, "scope": scope, "history": "newest"}
         return memory_of(model, ranks=ranks, sink=cls.sink, finish="none", **options)
 
-    @torch.no_grad()
     def __call__(self) -> None:
-        """Whiten the gradients of all parameters."""
-        if torch.compiler.is_compiling():
-            torch.compiler.disable(self._step)(None)  # type: ignore[no-untyped-call]
-        else:
-            self._step(None)
+        """Whiten the gradients of all parameters: as ``step()``, with its hooks."""
+        self.step()
 
 
 # An optimizer with one of these options divides by the running size of its gradients, or takes their polar factor.
@@ -186,6 +186,8 @@ def whiten(
         _check_optimizer(optimizer)
     if not optimizers:
         raise TypeError("whiten: give one optimizer or several, e.g. whiten(torch.optim.AdamW(model.parameters()))")
+    for name in options:
+        _check_name(name)
     everyone = [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
     if len(set(map(id, everyone))) < len(everyone):
         raise ValueError("whiten: two param groups have a parameter in common; each parameter needs one optimizer")
@@ -201,7 +203,15 @@ def whiten(
 def _check_optimizer(optimizer: Any) -> None:  # noqa: ANN401 - anything a user passes
     name = type(optimizer).__name__
     if not isinstance(optimizer, Optimizer):
-        raise TypeError(f"whiten takes torch optimizers, got {name}; use Whitening for a loop without an optimizer")
+        hint = "use Whitening for a loop without an optimizer"
+        if isinstance(optimizer, type):
+            name = f"the class {optimizer.__name__}"
+            hint = f"make the optimizer first: {optimizer.__name__}(parameters)"
+        elif isinstance(optimizer, list | tuple):
+            hint = "write whiten(*optimizers) for several that share a window"
+        elif isinstance(optimizer, int):
+            hint = f"the number of rows is given by name: window={optimizer}"
+        raise TypeError(f"whiten takes torch optimizers, got {name}; {hint}")
     if hasattr(optimizer, "whitening"):
         raise ValueError(f"whiten: this {name} is whitened already; make a new optimizer for another window")
     if isinstance(optimizer, FullMatrixOptimizer):
@@ -211,6 +221,25 @@ def _check_optimizer(optimizer: Any) -> None:  # noqa: ANN401 - anything a user 
             "whiten: LBFGS evaluates its closure several times in a step and compares the gradients, which whitening "
             "changes; use LBFGS alone, or whiten AdamW or Muon"
         )
+    if isinstance(optimizer, torch.optim.SparseAdam):
+        raise ValueError(
+            "whiten: SparseAdam takes sparse gradients alone, and a full matrix needs dense ones; use it as it is, and "
+            "whiten the optimizer of the other parameters"
+        )
+    if any(str(key).startswith(PREFIX) for entry in optimizer.state.values() for key in entry):
+        raise ValueError(
+            f"whiten: this {name} has loaded the state of a whitened optimizer before it was whitened, and torch has "
+            "rounded the window to the dtype of the parameters. Make a new optimizer, whiten it first, and then load "
+            "the state. Nothing was changed."
+        )
+
+
+def _check_name(option: str) -> None:
+    known = [name for name in inspect.signature(Whitening).parameters if name != "params"]
+    if option not in known:
+        close = difflib.get_close_matches(option, known, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"it has {', '.join(known)}."
+        raise TypeError(f"whiten has no option {option!r}; {hint} Options such as lr belong to the optimizer.")
 
 
 def _sees_to_its_length(optimizer: Optimizer) -> bool:

@@ -85,7 +85,6 @@ def assert_the_others_end(outcomes):
 def _main(rank, number, folder, sender, function, arguments):
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")  # of torch.distributed, about itself
-    os.environ["TORCH_GGT_COMPILE"] = "0"
     dist.init_process_group(
         "gloo",
         init_method=f"file://{folder}/store",

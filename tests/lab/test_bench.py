@@ -35,8 +35,7 @@ SOURCE = str(Path(case_runner.__file__).parents[2])
 
 
 @pytest.fixture(autouse=True)
-def _children_find_the_package_and_compile_nothing(monkeypatch):
-    monkeypatch.setenv("TORCH_GGT_COMPILE", "0")
+def _children_find_the_package(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (SOURCE, os.environ.get("PYTHONPATH")))))
 
 

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from torch_ggt import solver as solvers
-from torch_ggt.backends import compiled
 from torch_ggt.formats import BLOCK, Coded
 from torch_ggt.shrinkage import noise_share, shrunk
 
@@ -27,8 +26,8 @@ _CPU_CODED_WIDTH = 32_768  # to read integers takes temporaries, which must stay
 _CPU_LONG_ROWS = 8
 _GPU_BLOCK = 16 * 1_048_576
 
-# Largest relative error of a step that rounding the coefficients to the precision of the rows may cause.
-_ROUNDING = 4e-6
+# Σ ‖c_i w_i‖² divided by ‖Wᵀ c‖² beyond which sums are made in float64: float32 is then off by 6e-6 of the step.
+_CANCELLATION = 1e4
 # Coefficients beyond this come with rows near the end of float32, and are better not rounded to it.
 _LARGEST = 1e30
 
@@ -48,10 +47,6 @@ def gram_row(
     row = row.to(rows.dtype)
     if rows.dtype == torch.float64:
         return torch.cat([torch.mv(rows, row), torch.dot(row, row)[None]])
-    if rows.device.type == "cpu" and rows.numel() >= compiled.SMALLEST:
-        found = compiled.compiled_gram_row(rows, row, fallback=gram_row_by_blocks)
-        if found is not None:
-            return found
     return gram_row_by_blocks(rows, row, scratch)
 
 
@@ -105,23 +100,17 @@ def expand(
         expand_by_blocks(rows, coefficients, out, add=add)
     elif rows.dtype == torch.float64:
         torch.mv(rows.t(), coefficients, out=out)
-    elif (
-        wide
-        or rows.dtype != torch.float32
-        or rows.device.type != "cpu"
-        or max(map(abs, coefficients.tolist())) > _LARGEST
-    ):
+    elif wide or rows.dtype != torch.float32 or rows.device.type != "cpu":
         expand_by_blocks(rows, coefficients, out)
     else:
-        # One plain product with rounded coefficients. Rows that are nearly collinear come with large coefficients of
-        # opposite sign, whose rounding does not cancel; K tells how much that matters.
-        rounded = coefficients.float()
-        torch.mv(rows.t(), rounded, out=out)
-        lost = coefficients - rounded
-        both = torch.stack((lost, coefficients))
-        error, whole = (both @ gram).mul_(both).sum(1).tolist()  # ‖Wᵀ lost‖², ‖Wᵀ c‖²
-        if error > _ROUNDING**2 * whole:
-            out.addmv_(rows.t(), lost.float())
+        # Rows that are nearly collinear come with large coefficients of opposite sign. Then Σ ‖c_i w_i‖² is much larger
+        # than ‖Wᵀ c‖², and what float32 takes from the terms shows in the sum. K tells that without the rows.
+        terms, whole = coefficients.square() @ gram.diagonal(), coefficients @ (gram @ coefficients)
+        terms, whole, largest = torch.stack((terms, whole, coefficients.abs().max())).tolist()
+        if terms > _CANCELLATION * whole or largest > _LARGEST:
+            expand_by_blocks(rows, coefficients, out)
+        else:
+            torch.mv(rows.t(), coefficients.float(), out=out)
     return out
 
 

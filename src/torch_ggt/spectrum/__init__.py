@@ -12,8 +12,8 @@
 >>> recorder.cost
 'a window of its own: 5 × 4 float32 = 80 B (and a row), and one pass over it per step'
 
-``recorder.diagnose().summary`` gives the diagnosis in words. The recorder reads the window of a GGT, which by default
-holds momentum. For any other optimizer, it keeps its own window of gradients. Training does not change by a single bit.
+``recorder.diagnose().summary`` gives the diagnosis in words. The recorder reads the window of a GGT and of a whitened
+optimizer. For any other optimizer, it keeps its own window of gradients. Training does not change by a single bit.
 """
 
 from torch_ggt.spectrum.comparison import StepComparison, compare_steps

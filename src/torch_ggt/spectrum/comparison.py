@@ -13,6 +13,7 @@ from torch import Tensor
 
 from torch_ggt.distributed.columns import Columns, Local
 from torch_ggt.layout import ALIGNMENT
+from torch_ggt.shrinkage import noise_share, shrunk
 from torch_ggt.solver import coefficients, robust_eigh
 from torch_ggt.window import Window
 
@@ -33,7 +34,12 @@ class StepComparison:
 
 @torch.no_grad()
 def compare_steps(
-    window: Window, *, eps: float = 1e-8, jitter: float = 1e-6, columns: Columns | None = None
+    window: Window,
+    *,
+    eps: float = 1e-8,
+    jitter: float = 1e-6,
+    shrinkage: float | str = 0.0,
+    columns: Columns | None = None,
 ) -> StepComparison:
     """Compare u = G [(M + δI)^½ + εI]⁻¹ e with the steps of cheaper methods, in one pass over the rows.
 
@@ -41,13 +47,14 @@ def compare_steps(
         window: a window with at least one row; it is only read.
         eps: ε of the full-matrix step and of the diagonal step.
         jitter: δ = jitter·tr(M)/r.
+        shrinkage: as in GGT; the diagonal step has none.
         columns: where the columns of the window are; None if all of them are in this process.
     """
     filled = int(window.count)
     if filled == 0:
         raise ValueError("the window is empty: take a step with a gradient that is not zero first")
     slots = newest_first(window).cpu()
-    moment = window.moment().cpu()[slots][:, slots]
+    moment, gram = (matrix.cpu()[slots][:, slots] for matrix in (window.moment(), window.gram))
     ladder = (digit * 10**power for power in range(len(str(filled))) for digit in (1, 2, 5))
     sizes = [*(s for s in ladder if s < filled), filled]
     if moment[0, 0] == 0:  # v = 0: the cosines would compare rounding errors
@@ -55,8 +62,10 @@ def compare_steps(
     root = _root(moment)
 
     def step(rows: int) -> Tensor:
-        newest = torch.eye(rows, dtype=torch.float64)[0]
-        return coefficients(moment[:rows, :rows], newest, eps=eps, jitter=jitter)
+        newest, own = torch.eye(rows, dtype=torch.float64)[0], moment[:rows, :rows]
+        if shrinkage != 0:
+            own = shrunk(own, noise_share(gram[:rows, :rows]) if isinstance(shrinkage, str) else shrinkage)
+        return coefficients(own, newest, eps=eps, jitter=jitter)
 
     def cosine(product: float, norm: float) -> float:
         length = norm * float(u.norm())

@@ -82,15 +82,16 @@ class SpectrumRecorder:
                 raise ValueError(f"{name} must be an integer of at least 1, got {name}={value!r}")
         if window_dtype not in (torch.float32, torch.bfloat16, torch.float64):
             raise ValueError(f"window_dtype must be torch.float32, torch.bfloat16 or torch.float64, got {window_dtype}")
+        owner = getattr(optimizer, "whitening", optimizer)
         self._owner: FullMatrixOptimizer  # whose window is read
-        if not isinstance(optimizer, FullMatrixOptimizer):
+        if not isinstance(owner, FullMatrixOptimizer):
             self._owner = _GradientWindow(optimizer, window or 20, window_dtype)
         elif window is None and window_dtype == torch.float32:
-            self._owner = optimizer
+            self._owner = owner
         else:
             raise ValueError(
-                f"window={window} and window_dtype={window_dtype} were given, but a GGT has its own window "
-                f"(of {optimizer.defaults['window']} rows), which the recorder reads; leave both out"
+                f"window={window} and window_dtype={window_dtype} were given, but this optimizer has a window of its "
+                f"own (of {owner.defaults['window']} rows), which the recorder reads; leave both out"
             )
         self.records: list[SpectrumRecord] = []
         self._optimizer, self._every, self._diagnose_every = optimizer, every, diagnose_every
@@ -228,8 +229,8 @@ class _Matrix:
     columns: Columns
 
     def compare(self) -> StepComparison:
-        eps, jitter = self.options["eps"], self.options["jitter"]
-        return compare_steps(self.window, eps=eps, jitter=jitter, columns=self.columns)
+        options = {name: self.options[name] for name in ("eps", "jitter", "shrinkage")}
+        return compare_steps(self.window, columns=self.columns, **options)
 
 
 class _GradientWindow(FullMatrixOptimizer):

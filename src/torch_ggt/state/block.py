@@ -85,7 +85,8 @@ class Block:
         self.sink = Parameters() if sink is None else sink
         self.options = self.members[0][0]
         self.rule = RULES[self.options["history"]]
-        self.finishes = any(group["finish"] != "none" for group, _ in self.members)
+        finished = [group["finish"] != "none" for group, _ in self.members]
+        self.finishes, self.all_finish = any(finished), all(finished)
         self.finishing: list[tuple[Group, Finish, list[int]]] = []
         self.allotted: list[Member] = []
         self.entries: list[tuple[Tensor, dict[str, Any]]] = []

@@ -138,8 +138,9 @@ def check_loadable(state_dict: dict[str, Any], groups: list[Group], columns: Col
     small: list[Tensor] = []
     counts = []
     for matrix, indices in _matrices(state_dict, groups):
+        stored = _row_format_of(matrix, [saved.get(index, {}).get("window") for index in indices])
         for index, member in zip(indices, matrix, strict=True):
-            small += _check_entry(saved.get(index, {}), member, row_format_of(matrix), index)
+            small += _check_entry(saved.get(index, {}), member, stored, index)
         counts += _check_matrix([saved.get(index, {}) for index in indices], RULES[matrix[0][0]["history"]])
     _check_sums(saved_groups, [entry for entry in saved.values() if "window" in entry])
     return Claim({**layout, "saved rows": counts, "digest of the state": digest(small)}, parameters)
@@ -150,9 +151,16 @@ def same_layout(state_dict: dict[str, Any], groups: list[Group]) -> bool:
     return [len(group["params"]) for group in state_dict["param_groups"]] == [len(group["params"]) for group in groups]
 
 
-def row_format_of(matrix: list[Member]) -> Format:
-    """The format of the rows of a matrix."""
-    return row_format(matrix[0][0]["window_dtype"], [parameter for _, parameter in matrix])
+def _row_format_of(matrix: list[Member], rows: list[Any]) -> Format:
+    """The format of the rows of a matrix. Where the options leave it open, it is that of the saved ``rows``.
+
+    The live state keeps the format of its first step as well, when a model becomes float64 later.
+    """
+    given = matrix[0][0]["window_dtype"]
+    if given is None:
+        kept = (getattr(one, "dtype", None) for one in rows)
+        given = next((dtype for dtype in kept if dtype in (torch.float32, torch.float64)), None)
+    return row_format(given, [parameter for _, parameter in matrix])
 
 
 def _matrices(state_dict: dict[str, Any], groups: list[Group]) -> Iterator[tuple[list[Member], list[Any]]]:
