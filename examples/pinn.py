@@ -33,10 +33,10 @@ def loss_of(model):
 
 
 # %%
-# AdamW alone and whitened, with one learning rate and one cosine schedule.
+# AdamW alone and whitened, with one learning rate and one cosine schedule. The options are for gradients without noise.
 OPTIMIZERS = {
     "AdamW": lambda optimizer: optimizer,
-    "whiten(AdamW)": lambda optimizer: whiten(optimizer, window=50),
+    "whiten(AdamW)": lambda optimizer: whiten(optimizer, window=50, shrinkage=0.0, keep_norm=False),
 }
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
 left.plot(x.detach(), exact, color="0.7", linewidth=5, label="exact")

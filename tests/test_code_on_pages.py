@@ -91,6 +91,17 @@ def test_code_runs(page, tmp_path, monkeypatch, request):
     assert ran
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python") and page not in ALONE])
+def test_the_first_block_runs_as_pasted(page, tmp_path, monkeypatch):
+    """A reader pastes the first block of a page into an empty session: it imports and makes all that it uses."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(RULES, "my_rmsprop", None)
+    words, code = blocks(page, "python")[0]
+    assert not words.startswith(("not run", "needs ")), f"{page}: the first block does not run, or needs a package"
+    exec(compile(code, page, "exec"), {"__name__": "pasted"})
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "diff")])
 def test_the_swap_runs(page):
     """The lines with a plus, after the lines with a minus have run: both are a whole program."""

@@ -24,8 +24,9 @@ ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 NUMBER = r"\d[\d,]*(?:\.\d+)?(?:e-?\d+)?"
 KEYED = re.compile(rf"({NUMBER})\*{{0,2}}<!-- ([^>]*?) -->")
-# The year of the paper, a version, rows of windows, the limit of the goal, and AdamW's two moments in bytes.
-CHOSEN = {"2019", "3.11", "20", "50", "5", "10", "1.2", "8"}
+# The year of the paper, a version, rows of windows, the limit of the goal, AdamW's two moments in bytes, and the
+# gigabytes of an environment of `make test`, and the millions of parameters of a GPT.
+CHOSEN = {"2019", "3.11", "20", "50", "5", "10", "1.2", "8", "2.5", "10.8"}
 
 
 def lines_of(*path):
@@ -108,17 +109,55 @@ def percent(record, optimizer):
     return 100 * at_the_end(record, optimizer, "test_error")
 
 
-def speed(model, rows, mode):
-    """The time of a training step with a bfloat16 window, divided by the time with SGD."""
+def promised(what):
     promises = json.loads((ROOT / "records" / "speed.json").read_text())["promises"]
-    what = f"training step over a training step with SGD, {model.upper()}, r = {rows}, bfloat16, {mode}"
     (found,) = [each["figure"] for each in promises if each["what"] == what]
     return found
+
+
+def speed(model, rows, mode):
+    """The time of a training step with a bfloat16 window, divided by the time with SGD."""
+    return promised(f"training step over a training step with SGD, {model.upper()}, r = {rows}, bfloat16, {mode}")
+
+
+def speed_whiten(model):
+    """The time of a training step with whiten(AdamW), divided by the time with fused AdamW."""
+    return promised(
+        f"training step of whiten(AdamW) over the optimizer that it replaces, {model}, r = 20, bfloat16, eager"
+    )
 
 
 def window_bytes(dtype):
     """The bytes of the window of 20 rows for each parameter, as the library counts them."""
     return GGT.memory(1_000_000, window=20, window_dtype=dtype).window / 1_000_000
+
+
+def league_cell(task, entrant):
+    (found,) = [cell for cell in league()["cells"] if (cell["task"], cell["entrant"]) == (task, entrant)]
+    return found
+
+
+def league_mean(task, entrant):
+    """The geometric mean of the metric over the fresh seeds of the league."""
+    return statistics.geometric_mean(league_cell(task, entrant)["values"])
+
+
+def league_step(optimizer, which):
+    """The time of a step of the whitened optimizer, divided by the time of its step alone: over all tasks."""
+    seconds = {
+        (task, name): league_cell(task, name)["step_seconds"]
+        for task in league()["complete"]
+        for name in (optimizer, f"whiten-{optimizer}")
+    }
+    ratios = [seconds[task, f"whiten-{optimizer}"] / seconds[task, optimizer] for task in league()["complete"]]
+    return {"least": min, "most": max}[which](ratios)
+
+
+def gpt_run(entrant):
+    """The test loss at the end of the run with the seed that both Muon and whiten(Muon) have."""
+    runs = lines_of("2026-11-18-league-gpt-no-warm-up", "results.jsonl")
+    (found,) = [run for run in runs if (run["entrant"], run["seed"]) == (entrant, 10)]
+    return found["points"][-1]["test_loss"]
 
 
 @functools.cache
@@ -175,6 +214,10 @@ FIGURES = [
     pairs,
     percent,
     speed,
+    speed_whiten,
+    league_mean,
+    league_step,
+    gpt_run,
     window_bytes,
     drop_in,
 ]

@@ -7,10 +7,13 @@ r"""Any optimizer, full-matrix: its gradients are whitened by the window before 
 
 `whiten` returns the optimizer it was given. A hook in front of its ``step`` replaces every gradient g by
 
-.. math:: u = s\,[(G G^\top + \delta I)^{1/2} + \varepsilon I]^{-1} g,
+.. math:: u = s\,[((1 - q)\,G G^\top + q\,t I + \delta I)^{1/2} + \varepsilon I]^{-1} g,
 
-where the columns of G are the last r gradients of the whole model, g among them, and s gives u the length of g. The
-state of the window travels in the ``state_dict`` of the optimizer. `Whitening` is the step without an optimizer.
+where the columns of G are the last r gradients of the whole model, g among them, t is the sum of squares of G, and q is
+the dial ``shrinkage``. With ``keep_norm=True`` (the default for SGD) s gives u the length of g; with False (the default
+for AdamW, Muon and their kin) the length of u is near one.
+
+The state of the window travels in the ``state_dict`` of the optimizer. `Whitening` is the step without an optimizer.
 """
 
 import difflib
@@ -32,9 +35,10 @@ __all__ = ["Whitening", "whiten"]
 class Whitening(FullMatrixOptimizer):
     r"""Whiten gradients in place, for people who write their own loop: call it after ``backward()``.
 
-    .. math:: g \leftarrow s\,[(G G^\top + \delta I)^{1/2} + \varepsilon I]^{-1} g
+    .. math:: g \leftarrow s\,[((1 - q)\,G G^\top + q\,t I + \delta I)^{1/2} + \varepsilon I]^{-1} g
 
-    The columns of G are the last r gradients, g among them. A gradient that is None stays None. If a gradient is not
+    The columns of G are the last r gradients, g among them; t is the sum of squares of G, q is ``shrinkage``, and s
+    keeps the length of g unless ``keep_norm`` is False. A gradient that is None stays None. If a gradient is not
     finite, all gradients stay as they are, nothing enters the window, and `skipped` counts it. A gradient that is zero
     in every element does not enter the window. Rows of an embedding that were not looked up have a gradient of zero;
     after whitening they have the (mostly small) gradients that older rows of the window had there.
