@@ -17,7 +17,7 @@ STEPS = EPOCHS * BATCHES
 
 
 def ggt(params, **options):
-    return GGT(params, lr=1e-2, window=3, **options)
+    return GGT(params, lr=1e-2, weight_decay=0.0, window=3, **options)  # the Trainer has a weight decay of its own: 0
 
 
 def whitened(params, **options):

@@ -13,6 +13,7 @@ FILES = {
         {0}: torch_ggt.GGT
         {1}
           lr: 1e-2
+          weight_decay: 0.0
           window: 3
           window_dtype: bfloat16
           betas: [0.8, 1.0]
@@ -26,7 +27,7 @@ FILES = {
     """,
 }
 EXPECTED = {
-    "ggt": lambda params: GGT(params, lr=1e-2, window=3, window_dtype=torch.bfloat16, betas=(0.8, 1.0)),
+    "ggt": lambda params: GGT(params, lr=1e-2, weight_decay=0.0, window=3, window_dtype="bfloat16", betas=(0.8, 1.0)),
     "whiten": lambda params: whiten(adamw(params), window=3, window_dtype=torch.bfloat16),
 }
 
