@@ -328,6 +328,9 @@ def test_the_smoke_league(tmp_path, capsys, monkeypatch):
     before = (tmp_path / "results.jsonl").read_bytes()
     run_command([*words, "--task", "poisson", "--entrant", "adamw"])
     assert (tmp_path / "results.jsonl").read_bytes() == before
+    capsys.readouterr()
+    run_command([*words, "--task", "gpt-ptb", "--entrant", "adamw", "--summary"])  # there is no table of small tasks
+    assert "gpt-ptb" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         run_command(["league", "--out", str(tmp_path)])
     assert "holds results of another protocol" in " ".join(capsys.readouterr().out.split())

@@ -94,13 +94,14 @@ class LeagueCommand:
         from ggt_lab.data.atomic_files import write_atomically
         from ggt_lab.figures import drawn
         from ggt_lab.league.summary import summarize
-        from ggt_lab.league.tables import page, parts
+        from ggt_lab.league.tables import CELLS, page, parts
 
         summary: Record = summarize(field, folder, missing_data)
         write_atomically(folder / "league.json", json.dumps(summary, indent=1, ensure_ascii=False) + "\n")
         write_atomically(folder / "league.md", page(summary))
-        table = parts(summary)[0]
-        show_table(table.words, list(map(Column, table.columns)), table.rows)
+        for table in parts(summary):
+            if table.title in CELLS and table.rows:  # a league of deep tasks alone has no table of small ones
+                show_table(table.words, list(map(Column, table.columns)), table.rows)
 
         def draw() -> list[Path]:
             from ggt_lab.figures.league_figures import draw_cells, draw_profiles

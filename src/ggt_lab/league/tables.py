@@ -4,7 +4,10 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-__all__ = ["Part", "cell_words", "page", "parts", "rival_wins", "speedups"]
+__all__ = ["CELLS", "Part", "cell_words", "page", "parts", "rival_wins", "speedups"]
+
+CELLS = ("The table", "Deep tasks")
+"""The parts that have entrants × tasks."""
 
 Summary = Mapping[str, Any]
 Rows = list[list[str]]
@@ -260,9 +263,9 @@ def parts(summary: Summary) -> list[Part]:
     complete = ", ".join(summary["complete"]) or "none"
     ranked = f"Complete tasks count: {complete}. Entrants that enter all of them are ranked, against each other."
     return [
-        Part("The table", f"{summary['runs']} runs. {_CELL_WORDS}", *_cells(summary)),
+        Part(CELLS[0], f"{summary['runs']} runs. {_CELL_WORDS}", *_cells(summary)),
         Part(f"{titles[summary['recommended']]} against {rivals}", _member_words(summary), *_rivalry(summary)),
-        Part("Deep tasks", _DEEP_WORDS, *_cells(summary, deep=True)),
+        Part(CELLS[1], _DEEP_WORDS, *_cells(summary, deep=True)),
         Part(
             f"{titles[summary['recommended_deep']]} against {rivals}, deep tasks",
             _member_words(summary, "_deep"),
