@@ -198,6 +198,17 @@ def test_coefficients(size, batch, block, eps):
     assert (step - expected_step).norm() <= 1e-8 * expected_step.norm()
 
 
+def test_many_small_matrices_are_solved_by_small_programs(monkeypatch):
+    """Fewer programs than problems, so that a program solves several; and one warp gives what four give."""
+    G = torch.randn(4, 25, 18, dtype=torch.float64, device=DEVICE)
+    decay, rhs = torch.rand(2, 4, 18, dtype=torch.float64, device=DEVICE) + 0.5
+    options = {"eps": 1e-8, "jitter": 1e-6, "tolerance": 1e-2}
+    expected = root.coefficients(G.mT @ G, decay, rhs, **options)
+    monkeypatch.setattr(root, "_FEW", (4, 128, 5))
+    monkeypatch.setattr(root, "_MANY", (1, 32, 7))
+    torch.testing.assert_close(root.coefficients(G.mT @ G, decay, rhs, **options), expected, rtol=1e-10, atol=1e-12)
+
+
 def test_coefficients_of_nothing_and_of_extremes():
     rhs, decay = (
         torch.ones(1, 3, dtype=torch.float64, device=DEVICE),

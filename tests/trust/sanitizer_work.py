@@ -23,12 +23,12 @@ from torch import nn
 from ggt_lab.optimizers.paper_ggt import PaperGGT
 from torch_ggt import GGT, NAdam, RMSprop, backends, whiten
 from torch_ggt.backends import triton as triton_backend
-from torch_ggt.backends.triton import coded, launch, passes, ring, root, tensors
+from torch_ggt.backends.triton import coded, launch, noise, passes, ring, root, tensors
 from torch_ggt.backends.triton.spans import Spans
 from torch_ggt.formats import FORMATS
 
 DEVICE = sys.argv[1] if __name__ == "__main__" else "cpu"
-MODULES = (coded, passes, ring, root, tensors)
+MODULES = (coded, noise, passes, ring, root, tensors)
 INTERPRETED = DEVICE == "cpu"
 FLOATS = (torch.float32, torch.bfloat16, torch.float64)
 CODED = [name for name, stored in FORMATS.items() if stored.coded and not stored.host]
@@ -130,15 +130,24 @@ def write(dtype, which, carried):
     ring.write(rows, row, slots, Spans(borders, size, DEVICE), carry)
 
 
-@case((1, 5, 16, 18, 33, 64, 200), (1, 12), (0.0, 1e-8, 1e4))
+@case((1, 5, 16, 18, 33, 64, 200), (1, 12, 40), (0.0, 1e-8, 1e4))
 def solve(size, batch, eps):
-    if size > (20 if batch == 1 else 5) and (INTERPRETED or batch > 1):
-        return  # 12 matrices of five rows have more problems than a launch has programs; more would say nothing new
+    if (size > (20 if batch == 1 else 5) or batch > 12) and (INTERPRETED or batch > 1 and size != 5):
+        return  # 40 matrices of five rows have more problems than a launch has programs; more would say nothing new
     G = normal(batch, size + 3, size, dtype=torch.float64)
     decay, rhs = torch.ones(batch, size, dtype=torch.float64, device=DEVICE), normal(batch, size, dtype=torch.float64)
     tolerance = 1e-2 if INTERPRETED else 1e-8
     found = root.coefficients(G.mT @ G, decay, rhs, eps=eps, jitter=1e-6, tolerance=tolerance)
     agree(found.isfinite().all(), "a coefficient is not finite")
+
+
+@case((1, 5, 16, 18, 33, 64, 200), (1, 12))
+def noise_share(size, batch):
+    if size > 20 and INTERPRETED:
+        return
+    G = normal(batch, size + 3, size, dtype=torch.float64)
+    found = noise.noise_share(G.mT @ G)
+    agree(((found >= 0) & (found <= 1)).all(), "the share of the noise is not between 0 and 1")
 
 
 @case(CODED, range(len(BLOCKS)))

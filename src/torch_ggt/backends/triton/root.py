@@ -22,33 +22,41 @@ from torch_ggt.solver import interval
 
 __all__ = ["coefficients", "eliminate"]
 
-# At most this many programs: two for each processor of the largest GPU. With more problems, a program solves several.
-_PROGRAMS = 264
+# How problems are solved: the warps of a program, the rows that it updates at a time, and how many programs there are at
+# most, for 132 processors; with more problems a program solves several. Each problem is a chain of steps that wait for
+# each other. Few problems: a program has many warps, for one short chain. Many small ones: eight programs of one warp
+# share a processor, and while one of them waits the others work. Their factors fit into the cache together.
+_FEW, _MANY = (4, 128, 264), (1, 32, 1056)
+_SMALL = 64
 
 
 def coefficients(
     gram: Tensor, decay: Tensor, rhs: Tensor, *, eps: float, jitter: float, tolerance: float,
-    share: float | Tensor = 0.0, shift: float = 0.0, warps: int = 4, panel: int = 128, block: int = 16,
+    share: float | Tensor = 0.0, shift: float = 0.0, warps: int | None = None, panel: int | None = None,
+    block: int = 16,
 ) -> Tensor:  # fmt: skip
     """Compute `solver.coefficients` of (1 - q) M + q tr(M) I + shift·I, M = D K D, by shifted solves: float64, (B, r).
 
     ``gram`` is K, shape (B, r, r), contiguous. ``decay`` is the diagonal of D, and ``rhs`` is a, both (B, r). ``share``
-    is q, a number or shape (B,). All are float64. ``jitter`` is positive. A program updates ``panel`` rows and
-    eliminates ``block`` columns at a time.
+    is q, a number or shape (B,). All are float64. ``jitter`` is positive. A program of ``warps`` warps updates
+    ``panel`` rows and eliminates ``block`` columns at a time; these three change only the speed and the rounding.
     """
     batch, size = rhs.shape
     shares = share if isinstance(share, Tensor) else None
     number = 0.0 if isinstance(share, Tensor) else share
     table, nodes = _table(eps, jitter, size, tolerance, number, shift, gram.device)
     padded, problems = ceil_div(size, block) * block, batch * (nodes + 1)
-    programs = min(problems, _PROGRAMS)
+    many = padded <= _SMALL and problems > _FEW[-1]
+    usual_warps, usual_panel, most = _MANY if many else _FEW
+    programs = min(problems, most)
     # Each program has L, one more row for a, and one row for x.
     scratch = torch.empty(programs, padded + 2, padded, dtype=torch.float64, device=gram.device)
     parts = torch.empty(batch, nodes + 1, size, dtype=torch.float64, device=gram.device)
     launch(
         _solve, (programs,), gram, decay.contiguous(), rhs.contiguous(), table if shares is None else shares,
         table, parts, scratch, size, padded, nodes, problems, SHARES=shares is not None,
-        SIZE=power_of_2(size), NODES=power_of_2(nodes), BLOCK=block, PANEL=panel, num_warps=warps,
+        SIZE=power_of_2(size), NODES=power_of_2(nodes), BLOCK=block, PANEL=panel or usual_panel,
+        num_warps=warps or usual_warps,
     )  # fmt: skip
     return parts.sum(1)
 
