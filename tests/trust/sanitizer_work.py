@@ -132,7 +132,7 @@ def write(dtype, which, carried):
 
 @case((1, 5, 16, 18, 33, 64, 200), (1, 12, 40), (0.0, 1e-8, 1e4))
 def solve(size, batch, eps):
-    if (size > (20 if batch == 1 else 5) or batch > 12) and (INTERPRETED or batch > 1 and size != 5):
+    if (size > (20 if batch == 1 else 5) or batch > 12) and (INTERPRETED or (batch > 1 and size != 5)):
         return  # 40 matrices of five rows have more problems than a launch has programs; more would say nothing new
     G = normal(batch, size + 3, size, dtype=torch.float64)
     decay, rhs = torch.ones(batch, size, dtype=torch.float64, device=DEVICE), normal(batch, size, dtype=torch.float64)

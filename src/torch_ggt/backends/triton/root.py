@@ -22,10 +22,10 @@ from torch_ggt.solver import interval
 
 __all__ = ["coefficients", "eliminate"]
 
-# How problems are solved: the warps of a program, the rows that it updates at a time, and how many programs there are at
-# most, for 132 processors; with more problems a program solves several. Each problem is a chain of steps that wait for
-# each other. Few problems: a program has many warps, for one short chain. Many small ones: eight programs of one warp
-# share a processor, and while one of them waits the others work. Their factors fit into the cache together.
+# The warps of a program, the rows that it updates at a time, and how many programs there are at most, for 132
+# processors; with more problems a program solves several. A problem is a chain of steps that wait for each other. With
+# few problems a program has many warps, for a short chain. With many small ones eight programs of one warp share a
+# processor: while one of them waits the others work, and their factors fit into the cache together.
 _FEW, _MANY = (4, 128, 264), (1, 32, 1056)
 _SMALL = 64
 
