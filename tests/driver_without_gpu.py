@@ -4,6 +4,7 @@ Run by `test_gpu_kernels`, in a process of its own: the driver cannot be put bac
 """
 
 import collections
+import functools
 import re
 
 import torch
@@ -96,12 +97,18 @@ for dtype in (torch.float32, torch.bfloat16):
 of_gradients = dict(counted)
 counted.clear()
 for dtype in ("int8", "int4"):
-    made = [torch.nn.Parameter(torch.zeros(shape)) for shape in ((16, 16), (7,), (3, 5))]
-    optimizer = GGT(made, window=20, window_dtype=dtype, solver="cholesky")
-    optimizer._refused = lambda *_: False
-    for parameter in made:
-        parameter.grad = torch.randn_like(parameter)
-    optimizer.step()
+    for make in (
+        GGT,
+        functools.partial(GGT, scope="parameter", weight_decay=0.1),
+        functools.partial(GGT, finish="adam"),
+        Whitening,
+    ):
+        made = [torch.nn.Parameter(torch.zeros(shape)) for shape in ((16, 16), (7,), (3, 5))]
+        optimizer = make(made, window=20, window_dtype=dtype, solver="cholesky")
+        optimizer._refused = lambda *_: False
+        for parameter in made:
+            parameter.grad = torch.randn_like(parameter)
+        optimizer() if make is Whitening else optimizer.step()
 print(of_gradients)
 print(dict(counted))
 print(plain_ones)

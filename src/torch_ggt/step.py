@@ -112,12 +112,8 @@ def push(block: Block, taken: Tensor) -> Tensor:
 def solve(block: Block, a: Tensor) -> Tensor:
     """c = [(M + δI)^½ + εI]⁻¹ a, M shrunk; with the paper's interpolation with SGD and the factor of adjust_lr_fn."""
     options = block.options
-    block.how = {
-        "jitter": options["jitter"],
-        "solver": options["solver"],
-        "tolerance": _TOLERANCE.get(block.window.rows.dtype, _DEFAULT_TOLERANCE),
-        "shrinkage": options["shrinkage"],
-    }
+    block.how = {"jitter": options["jitter"], "solver": options["solver"], "shrinkage": options["shrinkage"]}
+    block.how["tolerance"] = _TOLERANCE.get(block.window.rows.dtype, _DEFAULT_TOLERANCE)
     if block.rule.solve is None:
         c = block.backend.coefficients(block.window, a, eps=options["eps"], **block.how)
     else:
@@ -140,16 +136,17 @@ def solve(block: Block, a: Tensor) -> Tensor:
         block.longest = block.longest * factor.squeeze(-1) if block.longest is not None else None
     if options["sgd_scale"] != 0 or scale == "keep_norm":  # these promise no length
         c = c * (_LONGEST / block.window.squared_norm(c).sqrt_()).clamp_(max=1.0).nan_to_num_(0.0)[..., None]
+    block.kept = None
+    if block.window.format.coded:  # what rounding has cut off stays in the step
+        c, block.kept = block.window.keep_whole_row(c, block.newest)
     return c
 
 
 def expand(block: Block, c: Tensor, taken: Tensor) -> None:
-    """u = G c, flat, over the row that is no longer needed."""
-    window, coded, wide = block.window, block.window.format.coded, block.options["jitter"] < _SAFE_JITTER
-    if coded:
-        c = window.keep_whole_row(c, block.newest, block.row)  # what rounding has cut off stays in the step
+    """u = G c, and κ v where some of it is kept: flat, over the row v that is no longer needed."""
+    window, wide = block.window, block.options["jitter"] < _SAFE_JITTER
     weights, gram = window.decay * c, window.gram
-    step = block.backend.expand(window.rows, weights, gram, block.row, window.borders, wide=wide, add=coded)
+    step = block.backend.expand(window.rows, weights, gram, block.row, window.borders, wide=wide, kept=block.kept)
     if block.longest is not None:
         window.shorten(step, block.longest, block.columns.total)
     if block.rule.follow is not None:

@@ -239,26 +239,24 @@ class Window:
         pieces = [step] if self.borders is None else [step[part] for part in column_slices(self.borders)]
         torch._foreach_mul_(pieces, factors.reshape(-1).unbind())
 
-    def keep_whole_row(self, coefficients: Tensor, newest: Tensor, row: Tensor) -> Tensor:
-        """c - κ e_newest, and κ v in the place of v: together they make the step G c + κ (v - w), w is v as stored.
+    def keep_whole_row(self, coefficients: Tensor, newest: Tensor) -> tuple[Tensor, Tensor]:
+        """(c - κ e_newest, κ): with κ v they make the step G c + κ (v - w), where w is v as stored.
 
         κ = (G c)·w/(w·w) is the share of the newest row in G c. So what rounding has cut off from v is in the step: a
         coordinate that is too small for its block still moves. The step becomes longer by at most ‖v - w‖/‖w‖.
 
         Args:
             coefficients: c, shape (..., r).
-            newest: e_newest, shape (..., r), all zeros where no row was taken.
-            row: v, shape (d,); becomes κ v.
+            newest: e_newest, shape (..., r), all zeros where no row was taken. There κ is zero.
+
+        Returns:
+            Float64, shapes (..., r) and (...).
         """
         moment = self.moment()
         product = ((moment @ coefficients[..., None]).squeeze(-1) * newest).sum(-1)
         square = (moment.diagonal(dim1=-2, dim2=-1) * newest).sum(-1)
         share = torch.where(square > 0, product / square, 0.0)
-        parts = [row] if self.borders is None else [row[part] for part in column_slices(self.borders)]
-        torch._foreach_mul_(parts, list(share.to(row.dtype).reshape(-1).unbind()))
-        if not self.backend.sees_numbers:
-            row.nan_to_num_(0.0, 0.0, 0.0)  # a row that is not finite is not taken, and 0·NaN is no zero
-        return coefficients - share[..., None] * newest
+        return coefficients - share[..., None] * newest, share
 
     def singular_values(self) -> Tensor:
         """The singular values of G, descending, shape (..., r), float64."""

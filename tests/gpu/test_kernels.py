@@ -29,7 +29,7 @@ if INTERPRETED:
 from ggt_lab.optimizers.paper_ggt import PaperGGT as GGT  # noqa: E402
 from torch_ggt import Whitening, Window, backends, shrinkage, solver, whiten  # noqa: E402
 from torch_ggt import step as step_module  # noqa: E402
-from torch_ggt.backends.triton import coded, noise, passes, root  # noqa: E402
+from torch_ggt.backends.triton import coded, noise, passes, root, tensors  # noqa: E402
 from torch_ggt.backends.triton.spans import Spans  # noqa: E402
 from torch_ggt.formats import BLOCK, FORMATS  # noqa: E402
 
@@ -379,8 +379,46 @@ def test_variants_of_passes_over_integers(name):
         assert (out[zeros] == 0).all(), options
         # The smallest integer of a block has 30 bits in its product.
         assert ((out - wide.T @ c[0]).abs() <= 1e-9 * (wide.abs().T @ c[0].abs())).all(), options
-    added = coded.expand(rows, c, spans, torch.ones(9024, dtype=torch.float64, device=DEVICE), add=True)
-    assert torch.equal(added, out + 1) or ((added - out - 1).abs() <= 1e-15 * (1 + out.abs())).all()
+    for share in (0.0, 0.7):  # a share of zero of what is not finite is nothing
+        before = torch.full((9024,), 3.0 if share else torch.nan, dtype=torch.float64, device=DEVICE)
+        kept = torch.full((1,), share, dtype=torch.float64, device=DEVICE)
+        found = coded.expand(rows, c, spans, before, kept=kept)
+        assert ((found - out - 3 * share).abs() <= 1e-15 * (3 + out.abs())).all()
+
+
+@CODED
+@pytest.mark.parametrize("replace", [False, True], ids=["parameters", "gradients"])
+@pytest.mark.parametrize(
+    ("dtype", "offset", "many", "tensor_lr"),
+    [(torch.float32, 0, False, False), (torch.float32, 1, True, True), (torch.float16, 0, True, False)],
+    ids=str,
+)
+def test_a_step_of_integers_is_applied_where_it_is_made(name, replace, dtype, offset, many, tensor_lr):
+    """p ← p - lr·(weight_decay·p + Wᵀ c + κ v) or g ← Wᵀ c + κ v, and nothing at all if the step is not taken."""
+    numels = [5, 0, 64, 165, 4100]
+    borders = [0, *itertools.accumulate(-(-n // BLOCK) * BLOCK for n in numels)]
+    rows, spans, v = make_coded(name, 7, borders[-1]), Spans(borders, 7, DEVICE), torch.randn(borders[-1]).to(DEVICE)
+    matrix_of = torch.arange(len(numels), dtype=torch.int32, device=DEVICE) if many else None
+    c, kept = (torch.randn(len(numels) if many else 1, *n, dtype=torch.float64, device=DEVICE) for n in ((7,), ()))
+    lr = torch.tensor([0.1], device=DEVICE) if tensor_lr else 0.1
+    options = {"matrix_of": matrix_of, "lr": lr, "weight_decay": 0.5, "replace": replace}
+    for taken, shares in ((True, kept), (True, 0 * kept), (False, kept)):
+        held = [torch.randn(n + offset).to(DEVICE, dtype)[offset:] for n in numels]
+        before, table = [p.clone() for p in held], tensors.Addresses(numels, torch.device(DEVICE))
+        assert table.hold(held)
+        row = v if taken and bool(shares.any()) else torch.full_like(v, torch.nan)
+        taking = torch.tensor(taken, device=DEVICE)
+        for chosen in ((0, 3), (3, 5)):
+            tensors.update(rows, c, table, spans, chosen, taken=taking, kept=(shares, row), **options)
+        for i, (p, old, part) in enumerate(zip(held, before, slices(borders), strict=True)):
+            if not taken:
+                assert torch.equal(p, old)
+                continue
+            own = slice(part.start, part.start + numels[i])
+            u = c[i * many] @ rows[:, part].double()[:, : numels[i]] + shares[i * many] * v[own].double()
+            expected = u if replace else old.double() - 0.1 * (0.5 * old.double() + u)
+            digits = 2e-3 if dtype == torch.float16 else 1e-6
+            torch.testing.assert_close(p.double(), expected, rtol=digits, atol=digits)
 
 
 @CODED
@@ -392,7 +430,7 @@ def test_bench_of_passes_over_integers(name, monkeypatch):
     found = kernel_variants._integer_kernels(torch.device(DEVICE), 1e9, FORMATS[name], d=640, r=5, tiles=1)
     assert found["floor_of_one_pass_ms"] == pytest.approx(5 * 640 * FORMATS[name].element_bytes / 1e9 * 1e3)
     assert max(found["errors"].values()) < 1e-6
-    assert found["best W v"]["ms"] == found["best WT c"]["ms"] == 2.0
+    assert found["best W v"]["ms"] == found["best WT c"]["ms"] == found["best WT c and update"]["ms"] == 2.0
     assert found["the row"] == {"encode": 2.0, "write": 2.0}
 
 
@@ -465,6 +503,40 @@ def test_steps(monkeypatch, options):
     tolerance = 2e-2 if truncates else 2e-6
     torch.testing.assert_close(*runs, rtol=tolerance, atol=tolerance)
     assert (runs[0] != 1).all()
+
+
+@pytest.mark.parametrize("scope", ["model", "parameter"])
+@CODED
+def test_whitened_gradients_of_integers(monkeypatch, name, scope):
+    """In one pass, those of plain torch; a step that is not taken leaves all gradients as they are."""
+    if INTERPRETED:
+        monkeypatch.setattr(step_module, "_DEFAULT_TOLERANCE", 1e-2)
+    runs = []
+    for yes in (False, True):
+        use_kernels(monkeypatch, yes)
+        generator = torch.Generator().manual_seed(1)
+        parameters = [torch.nn.Parameter(torch.ones(s, device=DEVICE)) for s in ((), (7,), (33, 5), (3, 0), (70,))]
+        options = {"window": 4, "window_dtype": name, "scope": scope, "solver": "cholesky"}
+        whitening = Whitening(parameters, **options, jitter=0.1 if INTERPRETED else 1e-6)
+        found = []
+        for step in range(6):
+            for p in parameters:
+                p.grad = torch.randn(p.shape, generator=generator).to(DEVICE)
+            if step == 4:
+                parameters[2].grad[3] = torch.nan
+            before = [p.grad.clone() for p in parameters]
+            if yes:  # a step that is written first would call this
+                monkeypatch.setattr(coded, "expand", None)
+            whitening()
+            if step == 4:
+                for p, old in zip(parameters, before, strict=True):
+                    torch.testing.assert_close(p.grad, old, rtol=0, atol=0, equal_nan=True)
+            else:
+                found += [p.grad.flatten() for p in parameters]
+        assert whitening.skipped == 1
+        runs.append(torch.cat(found))
+    assert runs[0].isfinite().all()
+    torch.testing.assert_close(*runs, rtol=2e-6, atol=2e-6)
 
 
 class FakeGraph:

@@ -163,9 +163,10 @@ def integers(name, which):
         coded.write(rows, row, slots, spans, [None, (target, source), (target, row)][step % 3])
     coded.encode(row, rows.format)
     coded.gram_row(rows, row, spans)
-    for dtype, add in itertools.product((torch.float32, torch.float64), (False, True)):
+    kept = normal(batch, dtype=torch.float64)
+    for dtype, share in itertools.product((torch.float32, torch.float64), (None, kept, 0 * kept)):
         out = torch.zeros(borders[-1], dtype=dtype, device=DEVICE)
-        coded.expand(rows, normal(batch, size, dtype=torch.float64), spans, out, add=add)
+        coded.expand(rows, normal(batch, size, dtype=torch.float64), spans, out, kept=share)
 
 
 TENSORS = (torch.float32, torch.bfloat16, torch.float16)
@@ -195,17 +196,25 @@ def gather(dtype, aligned, momentum, negate):
     agree(row.isfinite().all(), "a column was not written")
 
 
-@case(TENSORS, (True, False), (torch.float32, torch.bfloat16), ("one matrix", "many"), ("number", "tensor"))
+@case(TENSORS, (True, False), ("float32", "bfloat16", *CODED), ("one matrix", "many"), ("number", "tensor", "replace"))
 def update(dtype, aligned, stored, matrices, lr):
+    """Parameters, and gradients with "replace". The columns of integers are whole blocks, wherever the tensors are."""
     held, table, spans, columns = table_of(dtype, aligned, ALIGNED_COLUMNS)
-    rows = normal(7, columns, dtype=stored)
-    many = matrices == "many"
+    many, kept = matrices == "many", None
+    if stored in CODED:
+        spans, columns = Spans(ALIGNED_COLUMNS, 7, DEVICE), ALIGNED_COLUMNS[-1]
+        rows = FORMATS[stored].allocate(7, columns, DEVICE)
+        for slot in range(7):
+            rows.write(slot, normal(columns))
+        kept = normal(len(NUMELS) if many else 1, dtype=torch.float64), normal(columns)
+    else:
+        rows = normal(7, columns, dtype=FORMATS[stored].dtype)
     matrix_of = torch.arange(len(NUMELS), dtype=torch.int32, device=DEVICE) if many else None
     c = normal(len(NUMELS) if many else 1, 7, dtype=torch.float64)
     rate = torch.tensor(1e-3, device=DEVICE) if lr == "tensor" else 1e-3
-    taken = torch.tensor(True, device=DEVICE)
-    for chosen in ((0, len(NUMELS)), (2, 4)):
-        tensors.update(rows, c, table, spans, chosen, matrix_of=matrix_of, lr=rate, weight_decay=0.1, taken=taken)
+    options = {"matrix_of": matrix_of, "lr": rate, "weight_decay": 0.1, "replace": lr == "replace", "kept": kept}
+    for chosen, taken in (((0, len(NUMELS)), True), ((2, 4), True), ((0, len(NUMELS)), False)):
+        tensors.update(rows, c, table, spans, chosen, taken=torch.tensor(taken, device=DEVICE), **options)
     agree(all(p.isfinite().all() for p in held), "a parameter is not finite")
 
 
@@ -280,10 +289,10 @@ def tensor_rate():
     train(lambda parameters: PaperGGT(parameters, **defaults()), tensor_lr=True)
 
 
-@case((torch.optim.SGD, torch.optim.AdamW))
-def whitened(inner):
+@case((torch.optim.SGD, torch.optim.AdamW), ("float32", "int8"))
+def whitened(inner, stored):
     def make(parameters):
-        return whiten(inner(parameters, lr=1e-3), window=3 if INTERPRETED else 11)
+        return whiten(inner(parameters, lr=1e-3), window=3 if INTERPRETED else 11, window_dtype=stored)
 
     train(make, shapes=SHAPES[1:4], poison=False)  # a gradient that is not finite goes on to the inner optimizer
 

@@ -72,14 +72,12 @@ def kernels(device: torch.device, bandwidth: float, *, d: int, r: int, dtype: st
     for block, warps in blocks:
         expand: dict[str, Any] = {"block": block, "warps": warps}
         passes["WT c"][json.dumps(expand)] = ms(partial(gpu.expand, rows, c, spans, out, **expand))
-    target, addresses = torch.zeros(d, device=device), tensors.Addresses([d], rows.device)
-    assert addresses.hold([target])
-    taken = torch.ones((), dtype=torch.bool, device=device)
-    update: dict[str, Any] = {"matrix_of": None, "lr": 1e-3, "weight_decay": 0.1, "taken": taken}
+    target = torch.zeros_like(out)
+    update = _update_of(target)
     for block, warps in blocks:
         options: dict[str, Any] = {"block": block, "warps": warps}
         passes["WT c and update"][json.dumps(options)] = ms(
-            partial(tensors.update, rows, c, addresses, spans, (0, 1), **update, **options)
+            partial(tensors.update, rows, c, spans=spans, **update, **options)
         )
     if checked:
         exact = plain.gram_row_by_blocks(rows, v.to(kind))
@@ -90,6 +88,17 @@ def kernels(device: torch.device, bandwidth: float, *, d: int, r: int, dtype: st
         gpu.expand(rows, c, spans, out.fill_(math.nan))
         result["errors"]["WT c"] = ((out - want).norm() / want.norm()).item()
     return {**result, **_best(passes, floor), **passes}
+
+
+def _update_of(target: Tensor) -> dict[str, Any]:
+    """What `tensors.update` is given beside the window, to change one parameter. It must live on."""
+    from torch_ggt.backends.triton import tensors  # noqa: PLC0415 - needs Triton
+
+    addresses = tensors.Addresses([target.numel()], target.device)
+    assert addresses.hold([target])
+    taken = torch.ones((), dtype=torch.bool, device=target.device)
+    given = {"parameters": addresses, "chosen": (0, 1), "matrix_of": None, "taken": taken}
+    return {**given, "lr": 1e-3, "weight_decay": 0.1}
 
 
 def _best(passes: Mapping[str, Mapping[str, Any]], floor: float) -> dict[str, Any]:
@@ -116,6 +125,7 @@ def _integer_kernels(
 ) -> dict[str, Any]:
     """As `kernels` for rows of integers: also the time to encode a row, and to write it. At most ``tiles`` variants."""
     from torch_ggt.backends.triton import coded as gpu  # noqa: PLC0415 - needs Triton
+    from torch_ggt.backends.triton import tensors  # noqa: PLC0415
     from torch_ggt.backends.triton.spans import Spans  # noqa: PLC0415
 
     rows = stored.allocate(r, d, device)
@@ -129,11 +139,17 @@ def _integer_kernels(
     def ms(call: Callable[[], object]) -> Any:  # noqa: ANN401 - a time, or an error in words
         return attempt(_ms, call, device)
 
-    passes: dict[str, dict[str, Any]] = {"W v": {}, "WT c": {}, "the row": {}}
+    kept = torch.full((1,), 0.5, dtype=torch.float64, device=device), v
+    target = torch.zeros_like(out)
+    update = _update_of(target) | {"kept": kept}
+    passes: dict[str, dict[str, Any]] = {"W v": {}, "WT c": {}, "WT c and update": {}, "the row": {}}
     passes["the row"]["encode"] = ms(lambda: gpu.encode(v, stored))
     passes["the row"]["write"] = ms(lambda: gpu.write(rows, v, slots, spans))
     passes["W v"]["default"] = ms(lambda: gpu.gram_row(rows, v, spans))
-    passes["WT c"]["default, added"] = ms(lambda: gpu.expand(rows, c, spans, out, add=True))
+    passes["WT c"]["default, with v"] = ms(lambda: gpu.expand(rows, c, spans, out, kept=kept[0]))
+    passes["WT c and update"]["default, gradients"] = ms(
+        lambda: tensors.update(rows, c, spans=spans, **update, replace=True)
+    )
     result: dict[str, Any] = {"d": d, "r": r, "dtype": stored.name, "floor_of_one_pass_ms": floor, "errors": {}}
     if r * d < _LARGEST_CHECKED:
         exact, found = plain.gram_row(rows, v), gpu.gram_row(rows, v, spans)[0]
@@ -147,6 +163,9 @@ def _integer_kernels(
     for block, warps, unroll in _EXPAND_TILES[:tiles]:
         tile: dict[str, Any] = {"block": block, "warps": warps, "unroll": unroll * gpu.rows_at_a_time(r)}
         passes["WT c"][json.dumps(tile)] = ms(partial(gpu.expand, rows, c, spans, out, **tile))
+        passes["WT c and update"][json.dumps(tile)] = ms(
+            partial(tensors.update, rows, c, spans=spans, **update, **tile)
+        )
     return {**result, **_best(passes, floor), **passes}
 
 

@@ -4,7 +4,8 @@
 
 The factor says how many times slower the two passes over the window are than a copy of as many bytes; each dtype of the
 rows has its own. ``traffic`` is the bytes per parameter that are read and written beside the window: 34 (see the table
-in docs/design.md), and 70 with rows of integers, whose step is not applied in the pass that makes it.
+in docs/design.md), and 46 with rows of integers, of which the newest is encoded and read once more. The measured steps
+with integers moved 70: they were timed before their step was applied in the pass that makes it.
 solve(r) is interpolated between measured sizes. "small" is the time of launches that do almost nothing. If the host is
 not ahead of the device, a step takes the time of the host instead.
 """
@@ -34,7 +35,7 @@ __all__ = [
     "write_calibration",
 ]
 
-_TRAFFIC, _CODED_TRAFFIC = 34, 70
+_TRAFFIC, _CODED_TRAFFIC, _TIMED_CODED_TRAFFIC = 34, 46, 70
 
 SHIPPED = Path(__file__).with_name("calibration.json")
 """The constants of one NVIDIA H200, measured under ``records/``. ``ggt calibrate records`` writes the file again."""
@@ -68,6 +69,11 @@ class Measured:
     eager_s: float
     bandwidth: float
     solve_s: float | None = None
+
+    @property
+    def traffic(self) -> int:
+        """Bytes per parameter that this step moved beside the window."""
+        return _TIMED_CODED_TRAFFIC if FORMATS[self.dtype].coded else _TRAFFIC
 
     @property
     def floor_s(self) -> float:
@@ -129,10 +135,13 @@ def traffic(dtype: str) -> int:
     return _CODED_TRAFFIC if FORMATS[dtype].coded else _TRAFFIC
 
 
-def device_seconds(calibration: Calibration, d: float, r: int, dtype: str, bandwidth: float) -> float:
-    """The formula above: seconds of a step on one device with d columns."""
+def device_seconds(
+    calibration: Calibration, d: float, r: int, dtype: str, bandwidth: float, beside: int | None = None
+) -> float:
+    """The formula above: seconds of a step on one device with d columns. ``beside`` is another traffic than today's."""
     passes = calibration.factor(dtype) * 2 * r * d * item_size(dtype) / bandwidth
-    return passes + traffic(dtype) * d / bandwidth + calibration.solve_s(r) + calibration.small_s
+    beside = traffic(dtype) if beside is None else beside
+    return passes + beside * d / bandwidth + calibration.solve_s(r) + calibration.small_s
 
 
 def measured_steps(records: Sequence[Record]) -> list[Measured]:
@@ -217,7 +226,7 @@ def calibrate(steps: Sequence[Measured], solves: Mapping[int, float], hardware: 
 
 
 def _without_passes(calibration: Calibration, step: Measured) -> float:
-    return traffic(step.dtype) * step.d / step.bandwidth + calibration.solve_s(step.r) + calibration.small_s
+    return step.traffic * step.d / step.bandwidth + calibration.solve_s(step.r) + calibration.small_s
 
 
 def load_calibration(file: Path = SHIPPED) -> tuple[Calibration, dict[str, float]]:

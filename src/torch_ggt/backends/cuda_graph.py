@@ -169,8 +169,7 @@ def _tables(block: Any) -> tuple[Any, ...] | None:  # noqa: ANN401 - a Block, wh
         return None
     if any(isinstance(finish, Custom) for _, finish, _ in block.finishing):
         return None  # what a user's function does at each step may need the host
-    one_pass = block.descends and isinstance(block.window.rows, Tensor)
-    if block.lends_row or (isinstance(block.sink, Gradients) and not one_pass):
+    if block.lends_row or (isinstance(block.sink, Gradients) and not block.descends):
         return None  # the row is elsewhere in each step, or torch writes into gradients that are elsewhere
     parts: list[Any] = [block.window]  # the window and not its id, which a later window may get
     for kind, tensors in dict((("gradients", block.gradients()), block.targets())).items():
@@ -181,6 +180,6 @@ def _tables(block: Any) -> tuple[Any, ...] | None:  # noqa: ANN401 - a Block, wh
             return None
         table.fixed = True
         parts += [table, table.aligned, table.dtype]
-        if kind == "values" and not one_pass:
+        if kind == "values" and not block.descends:
             parts.append(tuple(table.known))  # torch writes into the parameters, and knows no table
     return tuple(parts)

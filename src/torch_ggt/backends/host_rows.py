@@ -207,12 +207,13 @@ class HostRowsBackend(HostBackend):
 
     def expand(  # type: ignore[override]
         self, rows: HostRows, coefficients: Tensor, gram: Tensor, out: Tensor, borders: Sequence[int] | None = None, *,
-        wide: bool = False, add: bool = False,
+        wide: bool = False, kept: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
         """As `plain.expand`. The next step begins with the first columns: they are copied again now."""
         for span, piece in rows.pieces(borders):
             matrices = ... if span.borders is None else slice(span.first, span.first + len(span.borders) - 1)
             part = out[span.left : span.right]
-            self.inner.expand(piece, coefficients[matrices], gram[matrices], part, span.borders, wide=wide, add=add)
+            share = None if kept is None else kept[matrices]
+            self.inner.expand(piece, coefficients[matrices], gram[matrices], part, span.borders, wide=wide, kept=share)
         rows.prefetch(borders)
         return out

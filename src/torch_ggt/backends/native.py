@@ -80,17 +80,20 @@ class NativeBackend(HostBackend):
         borders: Sequence[int] | None = None,
         *,
         wide: bool = False,
-        add: bool = False,
+        kept: Tensor | None = None,
     ) -> Tensor:
         """As `plain.expand`; sums are always wide."""
         if borders is not None:
             for index, part in enumerate(column_slices(borders)):
-                self.expand(rows[:, part], coefficients[index], gram[index], out[part], wide=wide, add=add)
+                share = None if kept is None else kept[index]
+                self.expand(rows[:, part], coefficients[index], gram[index], out[part], wide=wide, kept=share)
             return out
         arguments = _arguments(rows)
         if arguments is None or out.dtype != torch.float32 or not out.is_contiguous():
-            return HostBackend.expand(rows, coefficients, gram, out, wide=wide, add=add)
-        coefficients = coefficients.contiguous()
+            return HostBackend.expand(rows, coefficients, gram, out, wide=wide, kept=kept)
+        coefficients, add = coefficients.contiguous(), kept is not None and bool(kept != 0)
+        if add:
+            out.mul_(kept)  # type: ignore[arg-type]
         self.passes.torch_ggt_expand(*arguments, coefficients.data_ptr(), out.data_ptr(), add)
         return out
 

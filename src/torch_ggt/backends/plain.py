@@ -86,18 +86,20 @@ def expand(
     borders: Sequence[int] | None = None,
     *,
     wide: bool = False,
-    add: bool = False,
+    kept: Tensor | None = None,
 ) -> Tensor:
     """Wᵀ c into ``out`` (d,), for float64 coefficients c (r,); ``gram`` is W Wᵀ.
 
     With ``borders`` c is (B, r) and ``gram`` (B, r, r); columns before the first border are left alone. ``wide`` asks
-    for sums in float64 whatever the rows are. ``add`` adds to what ``out`` holds; it is for rows of integers alone.
+    for sums in float64 whatever the rows are. ``kept`` is κ, float64, shape () or (B,), for rows of integers alone:
+    Wᵀ c + κ·out. Where κ is zero, what ``out`` holds does not count, even if it is not finite.
     """
     if borders is not None:
         for index, part in enumerate(column_slices(borders)):
-            expand(rows[:, part], coefficients[index], gram[index], out[part], wide=wide, add=add)
+            share = None if kept is None else kept[index]
+            expand(rows[:, part], coefficients[index], gram[index], out[part], wide=wide, kept=share)
     elif isinstance(rows, Coded):
-        expand_by_blocks(rows, coefficients, out, add=add)
+        expand_by_blocks(rows, coefficients, out, kept)
     elif rows.dtype == torch.float64:
         torch.mv(rows.t(), coefficients, out=out)
     elif wide or rows.dtype != torch.float32 or rows.device.type != "cpu":
@@ -114,12 +116,15 @@ def expand(
     return out
 
 
-def expand_by_blocks(rows: Tensor | Coded, coefficients: Tensor, out: Tensor, *, add: bool = False) -> None:
+def expand_by_blocks(rows: Tensor | Coded, coefficients: Tensor, out: Tensor, kept: Tensor | None = None) -> None:
     scratch = Scratch()
     scratch.fit(rows)
     for left in range(0, rows.shape[1], scratch.width):
         columns = slice(left, left + scratch.width)
-        piece = out[columns].double() if add else torch.zeros_like(out[columns], dtype=torch.float64)
+        if kept is None:
+            piece = torch.zeros_like(out[columns], dtype=torch.float64)
+        else:
+            piece = out[columns].double().mul_(kept).masked_fill_(kept == 0, 0.0)  # 0·NaN is no zero
         for top in range(0, rows.shape[0], scratch.height):
             source = rows[top : top + scratch.height, columns]
             block = scratch.buffer[: source.numel()].view(source.shape)  # type: ignore[index]
@@ -189,6 +194,7 @@ class TorchBackend:
         block.complete, block.active = len(targets) == len(block.allotted), None
         if not block.complete:
             block.note_missing()
+        if not block.complete or block.lends_row:  # a row that was lent has no zeros between parameters, either
             block.row.zero_()
         torch._foreach_copy_(targets, gradients)
         if negated:

@@ -74,6 +74,7 @@ class Block:
         sums, newest, carry, pending, active, complete: of the step that is under way; see `backends.plain`.
         how: of the step that is under way, the jitter, solver and tolerance of its r × r functions.
         longest: the length that the step under way may have at most, where rounding could make it longer; else None.
+        kept: κ of the step under way, for rows of integers; see `Window.keep_whole_row`.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class Block:
         self.complete = True
         self.how: dict[str, Any] = {}
         self.longest: Tensor | None = None
+        self.kept: Tensor | None = None
 
     # ---- making ----------------------------------------------------------------------------------------------------
 
@@ -144,6 +146,7 @@ class Block:
         made.backend = made.window.backend
         made.descends = made.backend.descend is not None and not self.finishes and self.rule.follow is None
         made.take_row()  # a spare one may have no memory, of which no view can be made
+        made.row.zero_()  # so are the columns between parameters, which nobody writes later
         made.row_views = layout.views(made.row)
         made.lends_row = lends_row(stored, self.sink)
         if made.lends_row:
@@ -233,9 +236,8 @@ class Block:
         return {key: tensor[index] for key, tensor in found.items()} if self.batched else found
 
     def take_row(self) -> None:
-        """Ask for the memory of ``row``, for one step."""
+        """Ask for the memory of ``row``, for one step. It has no numbers until gradients are gathered in it."""
         self.row.untyped_storage().resize_(self.row.numel() * self.row.itemsize)
-        self.row.zero_()  # columns between parameters are zeros
 
     def give_row_back(self) -> None:
         """Free the memory of ``row``. The tensor and its views stay what they are, without numbers."""

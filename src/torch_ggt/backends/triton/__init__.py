@@ -87,17 +87,20 @@ class TritonBackend(TorchBackend):
         borders: Sequence[int] | None = None,
         *,
         wide: bool = True,
-        add: bool = False,
+        kept: Tensor | None = None,
     ) -> Tensor:
         """As `plain.expand`; all sums are in float64."""
         c, spans = coefficients.view(-1, rows.shape[0]), spans_of(rows, borders)
         if isinstance(rows, Coded):
-            return coded.expand(rows, c, spans, out, add=add)
+            return coded.expand(rows, c, spans, out, kept=kept)
         return passes.expand(rows, c, spans, out)
 
     def descend(self, block: Any, coefficients: Tensor, taken: Tensor) -> bool:  # noqa: ANN401 - a Block
-        """p ← (1 - lr·weight_decay) p - lr·G c, or g ← G c, in the pass that makes G c; False if that cannot be."""
-        if not block.complete or isinstance(block.window.rows, Coded):
+        """p ← (1 - lr·weight_decay) p - lr·u, or g ← u, in the pass that makes u; False if that cannot be.
+
+        u is G c, and for rows of integers G c + κ v.
+        """
+        if not block.complete:
             return False
         kind, targets = block.targets()
         table = self.table(block, kind, targets)
@@ -105,13 +108,14 @@ class TritonBackend(TorchBackend):
             return False
         window, replace = block.window, kind == "gradients"
         weights, spans = (window.decay * coefficients).view(-1, window.size), spans_of(window.rows, block.borders)
+        kept = None if block.kept is None else (block.kept, block.row)
         # A gradient is replaced with the same numbers in every group, so that one launch serves them all.
         for group, first, last in [(None, 0, len(targets))] if replace else block.runs:
             lr, weight_decay = (0.0, 0.0) if group is None else (group["lr"], group["weight_decay"])
             tensors.update(
                 window.rows, weights, table, spans, (first, last), matrix_of=block.matrix_of,
                 lr=lr.reshape(()).to(block.row.device) if isinstance(lr, Tensor) else lr,
-                weight_decay=weight_decay, taken=taken, replace=replace,
+                weight_decay=weight_decay, taken=taken, replace=replace, kept=kept,
             )  # fmt: skip
         increment_version(targets)  # autograd has not seen them change
         return True

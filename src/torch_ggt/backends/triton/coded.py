@@ -9,7 +9,7 @@ the arithmetic is chosen for few of them. Still it decides, and not the memory: 
   upper half of the float64 number 2²⁰ + offset + x (times a power of two). The sum of the weights times 2²⁰ + offset
   is subtracted at the end. It is summed in the same order, so that a column of zeros gives exactly zero.
 """
-# ruff: noqa: ANN001, ANN202 - Triton infers the types of a kernel's arguments
+# ruff: noqa: ANN001, ANN201, ANN202 - Triton infers the types of a kernel's arguments
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc, import-untyped, import-not-found"
 
 import torch
@@ -22,7 +22,7 @@ from torch_ggt.backends.triton.passes import sum_partials
 from torch_ggt.backends.triton.spans import Spans
 from torch_ggt.formats import BLOCK, BlockFormat, Coded
 
-__all__ = ["encode", "expand", "gram_row", "rows_at_a_time", "write"]
+__all__ = ["encode", "expand", "gram_row", "rows_at_a_time", "sum_with_row", "words", "write"]
 
 _BLOCK = tl.constexpr(BLOCK)
 _ROUNDS = tl.constexpr(1.5 * 2.0**23)  # x plus this, minus this, is x rounded to the nearest integer, ties to even
@@ -60,7 +60,7 @@ def gram_row(
     """
     stored, size = rows.format, rows.shape[0]
     codes, scales = encode(row, stored)
-    matrix, stride = _words(rows)
+    matrix, stride = words(rows)
     if stored.packed:
         codes = codes.view(torch.int32)
     partials = torch.empty(spans.pieces, size + 1, dtype=torch.float64, device=row.device)
@@ -75,30 +75,31 @@ def gram_row(
 
 
 def expand(
-    rows: Coded, coefficients: Tensor, spans: Spans, out: Tensor, *, add: bool = False, block: int = 2048,
+    rows: Coded, coefficients: Tensor, spans: Spans, out: Tensor, *, kept: Tensor | None = None, block: int = 2048,
     warps: int = 4, unroll: int | None = None,
 ) -> Tensor:  # fmt: skip
-    """As `passes.expand`: write Wᵀ c into ``out`` (d,), or with ``add`` add it to what is there.
+    """As `passes.expand`: write Wᵀ c into ``out`` (d,); with ``kept``, κ, float64 (B,), Wᵀ c + κ·out.
 
     The last three arguments change only the speed: the columns and warps of a program, and the rows that it loads at
     one time.
     """
-    blocks, (codes, stride) = ceil_div(spans.longest, block), _words(rows)
+    blocks, (codes, stride) = ceil_div(spans.longest, block), words(rows)
     launch(
-        _expand, (spans.pieces * blocks,), codes, rows.scales, coefficients.contiguous(), *spans.tables, out,
+        _expand, (spans.pieces * blocks,), codes, rows.scales, coefficients.contiguous(),
+        coefficients if kept is None else kept.contiguous(), *spans.tables, out,
         rows.shape[0], stride, rows.scales.stride(0), blocks,
-        PACKED=rows.format.packed, ADD=add, BLOCK_D=block, UNROLL=unroll or rows_at_a_time(rows.shape[0]),
-        num_warps=warps,
+        PACKED=rows.format.packed, KEEP=kept is not None, BLOCK_D=block,
+        UNROLL=unroll or rows_at_a_time(rows.shape[0]), num_warps=warps,
     )  # fmt: skip
     return out
 
 
 def rows_at_a_time(size: int) -> int:
-    """How many rows `expand` loads together: 4 to 8, so that few loads are left over."""
+    """How many rows Wᵀ c loads together: 4 to 8, so that few loads are left over."""
     return min(range(4, 9), key=lambda number: (-size % number, -number))
 
 
-def _words(rows: Coded) -> tuple[Tensor, int]:
+def words(rows: Coded) -> tuple[Tensor, int]:
     """The integers as both passes read them, and the distance of two rows: packed ones are read as words of eight."""
     codes = rows.codes.view(torch.int32) if rows.format.packed else rows.codes
     return codes, codes.stride(0)
@@ -323,28 +324,48 @@ def _sum_words(
 
 
 @triton.jit
-def _expand(
-    codes, scales, coefficients, starts, ends, owners, out,  # pointers
-    size, stride, scale_stride, blocks,  # numbers
-    PACKED: tl.constexpr, ADD: tl.constexpr, BLOCK_D: tl.constexpr, UNROLL: tl.constexpr,
+def sum_with_row(
+    codes, scales, weights, kept, row, size, stride, scale_stride, left, end,
+    PACKED: tl.constexpr, KEEP: tl.constexpr, BLOCK_D: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
-    """One program sums all rows over BLOCK_D columns. The loads of UNROLL rows run at one time."""
+    """Σ_i c_i·row_i + κ·row over all rows, float64 (BLOCK_D,), for the columns from ``left`` to ``end``.
+
+    The loads of UNROLL rows run at one time. Where κ is zero, ``row`` is not read: it may hold what is not finite.
+    """
+    NUMBER: tl.constexpr = BLOCK_D // _BLOCK
+    block = left // _BLOCK + tl.arange(0, NUMBER)
+    inside = block * _BLOCK < end
+    if PACKED:
+        total = _sum_words(codes, scales, weights, size, stride, scale_stride, block, inside, NUMBER, UNROLL)
+    else:
+        total = _sum_bytes(codes, scales, weights, size, stride, scale_stride, block, inside, NUMBER, UNROLL)
+    if KEEP:
+        share = tl.load(kept)
+        columns = block[:, None] * _BLOCK + tl.arange(0, _BLOCK)[None, :]
+        read = block * _BLOCK < tl.where(share != 0, end, 0)
+        v = tl.load(row + columns, mask=read[:, None], other=0.0)
+        total += share * v.to(tl.float64)
+    return tl.reshape(total, (BLOCK_D,))
+
+
+@triton.jit
+def _expand(
+    codes, scales, coefficients, kept, starts, ends, owners, out,  # pointers
+    size, stride, scale_stride, blocks,  # numbers
+    PACKED: tl.constexpr, KEEP: tl.constexpr, BLOCK_D: tl.constexpr, UNROLL: tl.constexpr,
+):  # fmt: skip
+    """One program sums all rows over BLOCK_D columns."""
     piece, number = tl.program_id(0) // blocks, tl.program_id(0) % blocks
     start, end = tl.load(starts + piece), tl.load(ends + piece)
     left = start + number * BLOCK_D
     if left < end:
-        NUMBER: tl.constexpr = BLOCK_D // _BLOCK
-        block = left // _BLOCK + tl.arange(0, NUMBER)
-        inside = block * _BLOCK < end
-        weights = coefficients + tl.load(owners + piece) * size
-        if PACKED:
-            total = _sum_words(codes, scales, weights, size, stride, scale_stride, block, inside, NUMBER, UNROLL)
-        else:
-            total = _sum_bytes(codes, scales, weights, size, stride, scale_stride, block, inside, NUMBER, UNROLL)
-        columns = block[:, None] * _BLOCK + tl.arange(0, _BLOCK)[None, :]
-        if ADD:
-            total += tl.load(out + columns, mask=inside[:, None], other=0.0).to(tl.float64)
-        tl.store(out + columns, total.to(out.dtype.element_ty), mask=inside[:, None])
+        owner = tl.load(owners + piece)
+        total = sum_with_row(
+            codes, scales, coefficients + owner * size, kept + owner, out, size, stride, scale_stride, left, end,
+            PACKED, KEEP, BLOCK_D, UNROLL,
+        )  # fmt: skip
+        columns = left // _BLOCK * _BLOCK + tl.arange(0, BLOCK_D)  # a multiple of 64, as Triton can see
+        tl.store(out + columns, total.to(out.dtype.element_ty), mask=columns < tl.multiple_of(end, _BLOCK))
 
 
 @triton.jit

@@ -1,5 +1,7 @@
 """Read all gradients, or write all parameters, of a model in one launch. `backends.plain` and `sinks` specify it.
 
+The pass that makes a step is the one that writes it: see `update`.
+
 Each tensor has its own address, so the kernels read a table of addresses. New addresses are copied to the device
 without waiting for it. This is not possible while a CUDA graph is captured. The caller then uses the plain version,
 unless the table is there already.
@@ -14,9 +16,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from torch_ggt.backends.triton.coded import rows_at_a_time, sum_with_row, words
 from torch_ggt.backends.triton.launch import ceil_div, launch
 from torch_ggt.backends.triton.passes import weighted_sum
 from torch_ggt.backends.triton.spans import Spans
+from torch_ggt.formats import Coded
 
 __all__ = ["Addresses", "gather", "update"]
 
@@ -79,29 +83,39 @@ def gather(
 
 
 def update(
-    rows: Tensor, coefficients: Tensor, parameters: Addresses, spans: Spans, chosen: tuple[int, int], *,
+    rows: Tensor | Coded, coefficients: Tensor, parameters: Addresses, spans: Spans, chosen: tuple[int, int], *,
     matrix_of: Tensor | None, lr: float | Tensor, weight_decay: float, taken: Tensor, replace: bool = False,
-    block: int = 2048, warps: int = 4,
+    kept: tuple[Tensor, Tensor] | None = None, block: int = 2048, warps: int = 4, unroll: int | None = None,
 ) -> None:  # fmt: skip
-    """Compute p ← p - lr·(weight_decay·taken·p + Wᵀ c) for chosen parameters, in the pass that computes Wᵀ c.
+    """Compute p ← p - lr·(weight_decay·p + u) for chosen parameters, in the pass that computes u = Wᵀ c.
 
-    With ``replace`` the tensors are gradients: p ← Wᵀ c where ``taken``.
+    With ``replace`` the tensors are gradients: p ← u.
 
     ``rows`` is W. ``coefficients`` is c, float64, shape (number of matrices, r). ``chosen`` is the index of the first
     parameter to update, and one past the last. ``matrix_of`` is the matrix of each parameter, int32; None if there is
     one matrix. ``lr`` is a number, or a tensor of one element on the device. ``taken``, bool, shape (), says whether
-    the weights decay in this step.
+    anything changes. ``kept`` is for rows of integers, and only for these: κ, float64, one for each matrix, and the
+    flat row v, so that u = Wᵀ c + κ v. The last three arguments change only the speed.
     """
     first, last = (spans.first_pieces[index] for index in chosen)
-    size, stride, blocks = rows.shape[0], rows.stride(0), ceil_div(spans.longest, block)
+    blocks, size = ceil_div(spans.longest, block), rows.shape[0]
     lr_tensor, lr_number = (lr, 0.0) if isinstance(lr, Tensor) else (coefficients, float(lr))
+    if isinstance(rows, Coded):
+        assert kept is not None
+        (matrix, stride), scales, (share, row) = words(rows), rows.scales, kept
+        scale_stride, packed, aligned = scales.stride(0), rows.format.packed, spans.aligned_in(row)
+    else:
+        matrix, stride, scale_stride, packed = rows, rows.stride(0), 0, False
+        scales = share = row = coefficients  # they are not read
+        aligned = stride % 16 == 0 and spans.aligned_in(rows)
     launch(
-        _update, ((last - first) * blocks,), rows, coefficients, parameters.table, parameters.numels,
-        *spans.tables, spans.origins, coefficients if matrix_of is None else matrix_of, taken, lr_tensor,
-        lr_number, float(weight_decay), first, size, stride, blocks,
-        DTYPE=_DTYPES[parameters.dtype], ALIGNED=parameters.aligned and stride % 16 == 0 and spans.aligned_in(rows),
-        BITS=rows.dtype != torch.float64, SEPARATE=matrix_of is not None, LR_TENSOR=isinstance(lr, Tensor),
-        REPLACE=replace, BLOCK_D=block, UNROLL=8, num_warps=warps,
+        _update, ((last - first) * blocks,), matrix, scales, coefficients, share, row, parameters.table,
+        parameters.numels, *spans.tables, spans.origins, coefficients if matrix_of is None else matrix_of, taken,
+        lr_tensor, lr_number, float(weight_decay), first, size, stride, scale_stride, blocks,
+        DTYPE=_DTYPES[parameters.dtype], ALIGNED=parameters.aligned and aligned, BITS=rows.dtype != torch.float64,
+        CODED=kept is not None, PACKED=packed, SEPARATE=matrix_of is not None, LR_TENSOR=isinstance(lr, Tensor),
+        REPLACE=replace, BLOCK_D=block, UNROLL=unroll or (8 if kept is None else rows_at_a_time(size)),
+        num_warps=warps,
     )  # fmt: skip
 
 
@@ -163,37 +177,53 @@ def _combine(
 
 
 @triton.jit
+def _elements(target, columns, last, whole):
+    """p; whole blocks have no mask, because a mask would prevent wide loads."""
+    if whole:
+        p = tl.load(target)
+    else:
+        p = tl.load(target, mask=columns < last, other=0.0)
+    return p
+
+
+@triton.jit
 def _update(
-    rows, coefficients, table, numels, starts, ends, owners, origins, matrix_of, taken, lr_tensor,  # pointers
-    lr, weight_decay, first, size, stride, blocks,  # numbers
-    DTYPE: tl.constexpr, ALIGNED: tl.constexpr, BITS: tl.constexpr, SEPARATE: tl.constexpr, LR_TENSOR: tl.constexpr,
-    REPLACE: tl.constexpr, BLOCK_D: tl.constexpr, UNROLL: tl.constexpr,
+    rows, scales, coefficients, kept, row, table, numels, starts, ends, owners, origins,  # pointers
+    matrix_of, taken, lr_tensor,  # pointers
+    lr, weight_decay, first, size, stride, scale_stride, blocks,  # numbers
+    DTYPE: tl.constexpr, ALIGNED: tl.constexpr, BITS: tl.constexpr, CODED: tl.constexpr, PACKED: tl.constexpr,
+    SEPARATE: tl.constexpr, LR_TENSOR: tl.constexpr, REPLACE: tl.constexpr, BLOCK_D: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
     piece, offset = first + tl.program_id(0) // blocks, tl.program_id(0) % blocks * BLOCK_D
     owner, columns, elements, left, last = _part(piece, starts, ends, owners, origins, numels, offset, ALIGNED, BLOCK_D)
-    if left < last:
-        mine = coefficients
+    if (left < last) & (tl.load(taken) != 0):
+        matrix = 0
         if SEPARATE:
-            mine += tl.load(matrix_of + owner) * size
+            matrix = tl.load(matrix_of + owner)
         end = tl.load(ends + piece)
         if ALIGNED:
             end = tl.multiple_of(end, 16)
         target = _pointer(table, owner, DTYPE, ALIGNED) + elements
         whole = left + BLOCK_D <= last
-        if whole:  # loaded early, so that p is there when the sum is ready
-            p = tl.load(target)
-        else:
-            p = tl.load(target, mask=columns < last, other=0.0)
-        u = weighted_sum(rows, mine, size, stride, columns, columns < end, BITS, BLOCK_D, UNROLL).to(tl.float32)
-        if REPLACE:
-            descended = tl.where(tl.load(taken) != 0, u.to(p.dtype), p)
-        else:
+        weights = coefficients + matrix * size
+        if CODED:
+            u = sum_with_row(
+                rows, scales, weights, kept + matrix, row, size, stride, scale_stride, left, end,
+                PACKED, True, BLOCK_D, UNROLL,
+            )  # fmt: skip
+        elif not REPLACE:
+            p = _elements(target, columns, last, whole)  # early, so that p is there when the sum is ready
+        if not CODED:
+            u = weighted_sum(rows, weights, size, stride, columns, columns < end, BITS, BLOCK_D, UNROLL)
+        u = u.to(tl.float32)
+        if not REPLACE:
+            if CODED:  # late, as v: with p in registers, a thread would need 218 of them in place of 112
+                p = _elements(target, columns, last, whole)
             if LR_TENSOR:
                 lr = tl.load(lr_tensor).to(tl.float32)
-            decay = weight_decay * tl.load(taken).to(tl.float32)
             wide = p.to(tl.float32)
-            descended = (wide - lr * (decay * wide + u)).to(p.dtype)
+            u = wide - lr * (weight_decay * wide + u)
         if whole:
-            tl.store(target, descended)
+            tl.store(target, u.to(DTYPE))
         else:
-            tl.store(target, descended, mask=columns < last)
+            tl.store(target, u.to(DTYPE), mask=columns < last)
