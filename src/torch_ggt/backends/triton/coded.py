@@ -22,7 +22,7 @@ from torch_ggt.backends.triton.passes import sum_partials
 from torch_ggt.backends.triton.spans import Spans
 from torch_ggt.formats import BLOCK, BlockFormat, Coded
 
-__all__ = ["encode", "expand", "gram_row", "rows_at_a_time", "sum_with_row", "words", "write"]
+__all__ = ["encode", "expand", "gram_row", "rows_at_a_time", "sum_with_row", "usual_block", "words", "write"]
 
 _BLOCK = tl.constexpr(BLOCK)
 _ROUNDS = tl.constexpr(1.5 * 2.0**23)  # x plus this, minus this, is x rounded to the nearest integer, ties to even
@@ -75,14 +75,15 @@ def gram_row(
 
 
 def expand(
-    rows: Coded, coefficients: Tensor, spans: Spans, out: Tensor, *, kept: Tensor | None = None, block: int = 2048,
-    warps: int = 4, unroll: int | None = None,
+    rows: Coded, coefficients: Tensor, spans: Spans, out: Tensor, *, kept: Tensor | None = None,
+    block: int | None = None, warps: int = 4, unroll: int | None = None,
 ) -> Tensor:  # fmt: skip
     """As `passes.expand`: write Wᵀ c into ``out`` (d,); with ``kept``, κ, float64 (B,), Wᵀ c + κ·out.
 
     The last three arguments change only the speed: the columns and warps of a program, and the rows that it loads at
     one time.
     """
+    block = block or usual_block(rows)
     blocks, (codes, stride) = ceil_div(spans.longest, block), words(rows)
     launch(
         _expand, (spans.pieces * blocks,), codes, rows.scales, coefficients.contiguous(),
@@ -92,6 +93,11 @@ def expand(
         UNROLL=unroll or rows_at_a_time(rows.shape[0]), num_warps=warps,
     )  # fmt: skip
     return out
+
+
+def usual_block(rows: Coded) -> int:
+    """How many columns a program of Wᵀ c takes. For 8 bits both were timed (docs/row_formats.md), for 4 bits one."""
+    return 2048 if rows.format.packed else 1024
 
 
 def rows_at_a_time(size: int) -> int:

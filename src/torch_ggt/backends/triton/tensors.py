@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from torch_ggt.backends.triton.coded import rows_at_a_time, sum_with_row, words
+from torch_ggt.backends.triton.coded import rows_at_a_time, sum_with_row, usual_block, words
 from torch_ggt.backends.triton.launch import ceil_div, launch
 from torch_ggt.backends.triton.passes import weighted_sum
 from torch_ggt.backends.triton.spans import Spans
@@ -85,7 +85,7 @@ def gather(
 def update(
     rows: Tensor | Coded, coefficients: Tensor, parameters: Addresses, spans: Spans, chosen: tuple[int, int], *,
     matrix_of: Tensor | None, lr: float | Tensor, weight_decay: float, taken: Tensor, replace: bool = False,
-    kept: tuple[Tensor, Tensor] | None = None, block: int = 2048, warps: int = 4, unroll: int | None = None,
+    kept: tuple[Tensor, Tensor] | None = None, block: int | None = None, warps: int = 4, unroll: int | None = None,
 ) -> None:  # fmt: skip
     """Compute p ← p - lr·(weight_decay·p + u) for chosen parameters, in the pass that computes u = Wᵀ c.
 
@@ -98,6 +98,8 @@ def update(
     flat row v, so that u = Wᵀ c + κ v. The last three arguments change only the speed.
     """
     first, last = (spans.first_pieces[index] for index in chosen)
+    if block is None:
+        block = usual_block(rows) if isinstance(rows, Coded) and not replace else 2048
     blocks, size = ceil_div(spans.longest, block), rows.shape[0]
     lr_tensor, lr_number = (lr, 0.0) if isinstance(lr, Tensor) else (coefficients, float(lr))
     if isinstance(rows, Coded):
