@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from torch_ggt import GGT
+from torch_ggt import GGT, Whitening
 
 pytest.importorskip("ggt_lab")
 ROOT = Path(__file__).parent.parent
@@ -26,7 +26,8 @@ NUMBER = r"\d[\d,]*(?:\.\d+)?(?:e-?\d+)?"
 KEYED = re.compile(rf"({NUMBER})\*{{0,2}}<!-- ([^>]*?) -->")
 # The year of the paper, a version, rows of windows, the limit of the goal, AdamW's two moments in bytes, and the
 # gigabytes of an environment of `make test`, and the millions of parameters of a GPT.
-CHOSEN = {"2019", "3.11", "20", "50", "5", "10", "1.2", "8", "2.5", "10.8"}
+CHOSEN = {"2019", "3.11", "20", "50", "5", "7", "10", "1.2", "8", "2.5", "10.8"}
+ROWS = ("int8:7", "float32:20")
 
 
 def lines_of(*path):
@@ -84,31 +85,6 @@ def pairs(method):
     return counted(THREE, method)[1]
 
 
-DEEP = {"cnn": "2026-11-16-cifar10-cnn"}
-GGT_OF_THE_PAPER = "GGT(window=200, window_dtype='bfloat16', adjust_lr_fn='original')"
-SPECS = {"GGT": GGT_OF_THE_PAPER, "Muon": "MuonAndAdamW", "SOAP": "pytorch_optimizer.SOAP"}
-
-
-def at_the_end(record, optimizer, number):
-    """The mean over seeds at the end of the longest runs with the cosine schedule; of two rates the better one."""
-    runs = lines_of(DEEP[record], "results.jsonl")
-    length = max(run["epochs"] for run in runs)
-    kept = [
-        run
-        for run in runs
-        if (run["epochs"], run["optimizer"], run["schedule"]) == (length, SPECS[optimizer], "cosine")
-    ]
-    by_rate = {}
-    for run in kept:
-        by_rate.setdefault(run["lr"], {})[run["seed"]] = run["curve"][-1][number]
-    assert all(sorted(seeds) == [0, 1, 2] for seeds in by_rate.values())
-    return min(statistics.fmean(seeds.values()) for seeds in by_rate.values())
-
-
-def percent(record, optimizer):
-    return 100 * at_the_end(record, optimizer, "test_error")
-
-
 def promised(what):
     promises = json.loads((ROOT / "records" / "speed.json").read_text())["promises"]
     (found,) = [each["figure"] for each in promises if each["what"] == what]
@@ -142,6 +118,12 @@ def league_mean(task, entrant):
     return statistics.geometric_mean(league_cell(task, entrant)["values"])
 
 
+def defaults_behind(entrant):
+    """By how many percent the loss of GGT's defaults is above another one, on the worst deep task."""
+    tasks = ("gpt-ptb", "lstm-ptb", "resnet")
+    return 100 * (max(league_mean(task, "ggt") / league_mean(task, entrant) for task in tasks) - 1)
+
+
 def league_step(optimizer, which):
     """The time of a step of the whitened optimizer, divided by the time of its step alone: over all tasks."""
     seconds = {
@@ -153,11 +135,20 @@ def league_step(optimizer, which):
     return {"least": min, "most": max}[which](ratios)
 
 
-def gpt_run(entrant):
-    """The test loss at the end of the run with the seed that both Muon and whiten(Muon) have."""
-    runs = lines_of("2026-11-18-league-gpt-no-warm-up", "results.jsonl")
-    (found,) = [run for run in runs if (run["entrant"], run["seed"]) == (entrant, 10)]
-    return found["points"][-1]["test_loss"]
+def seven_rows(what):
+    """whiten(Muon) with 7 rows of int8: bytes for each parameter; percent of its loss with 20 rows of float32."""
+    if what == "bytes":
+        return Whitening.memory(1_000_000, window=7, window_dtype="int8").window / 1_000_000
+    ends = {}
+    for run in lines_of("2026-11-19-row-formats-deep", "results.jsonl"):
+        ends[run["task"], run["entrant"], run["seed"]] = run["points"][-1]["test_loss"]
+
+    def apart(task):
+        few, many = ([v for key, v in ends.items() if key[:2] == (task, f"whiten-muon {w}")] for w in ROWS)
+        assert len(few) == len(many) == 3
+        return 100 * abs(statistics.geometric_mean(few) / statistics.geometric_mean(many) - 1)
+
+    return max(map(apart, ("gpt-ptb", "lstm-ptb", "resnet")))
 
 
 @functools.cache
@@ -212,13 +203,13 @@ FIGURES = [
     ten_pairs,
     pair_wins,
     pairs,
-    percent,
     speed,
     speed_whiten,
     league_mean,
     league_step,
-    gpt_run,
+    defaults_behind,
     window_bytes,
+    seven_rows,
     drop_in,
 ]
 
