@@ -1,7 +1,6 @@
 """The performance profiles of the league, and its cells as dots."""
 
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,25 +43,35 @@ def draw_profiles(summary: Mapping[str, Any], path: Path) -> list[Path]:
 
 
 def draw_cells(summary: Mapping[str, Any], path: Path) -> list[Path]:
-    """Draw a panel for each task that was played: every fresh run of every entrant as a dot."""
+    """Draw a panel for each task that was played: a line for each entrant that has runs, a dot for each fresh run."""
     styles = entrant_styles(summary)
     done = [cell for cell in summary["cells"] if cell["status"] in ("done", "partly")]
     tasks = [task for task in summary["tasks"] if any(cell["task"] == task["name"] for cell in done)]
-    rows = max(1, math.ceil(len(tasks) / 2))
-    figure, axes = plt.subplots(rows, 2, figsize=(11, 3.1 * rows), layout="constrained", squeeze=False, sharex=True)
-    names = [entrant["name"] for entrant in summary["entrants"]]
+    lines = [[each for each in _with_titles(summary, done) if each[1]["task"] == task["name"]] for task in tasks]
+    heights = [max(map(len, lines[left : left + 2])) for left in range(0, len(lines), 2)] or [1]
+    figure, axes = plt.subplots(
+        len(heights),
+        2,
+        figsize=(11, sum(0.9 + 0.19 * height for height in heights)),
+        layout="constrained",
+        squeeze=False,
+        height_ratios=[4 + height for height in heights],
+    )
     for panel in axes.flat[len(tasks) :]:
         panel.set_visible(False)
-    for panel, task in zip(axes.flat, tasks, strict=False):
-        for cell in (cell for cell in done if cell["task"] == task["name"]):
+    for panel, task, entrants in zip(axes.flat, tasks, lines, strict=False):
+        for line, (_, cell) in enumerate(entrants):
             values = [value for value in cell["values"] if value is not None]
-            color = styles[cell["entrant"]]["color"]
-            panel.plot([names.index(cell["entrant"])] * len(values), values, "o", color=color, markersize=5)
+            panel.plot(values, [line] * len(values), "o", color=styles[cell["entrant"]]["color"], markersize=5)
         panel.set_title(task["title"], fontsize=9)
-        panel.set_xticks(
-            range(len(names)), [e["title"] for e in summary["entrants"]], rotation=60, ha="right", fontsize=7
-        )
-        panel.tick_params(labelbottom=True)
-        log_axis(panel, "y")
+        panel.set_yticks(range(len(entrants)), [title for title, _ in entrants], fontsize=7.5)
+        panel.set_ylim(len(entrants) - 0.5, -0.5)
+        log_axis(panel, "x")
+        panel.tick_params(axis="x", which="both", labelsize=6.5)
         quiet(panel)
-    return save(figure, path, title="Every run with a fresh seed")
+    return save(figure, path, title="Every run with a fresh seed. Small is good")
+
+
+def _with_titles(summary: Mapping[str, Any], cells: Sequence[Mapping[str, Any]]) -> list[tuple[str, Mapping[str, Any]]]:
+    """(title of the entrant, cell), in the order of the entrants."""
+    return [(e["title"], cell) for e in summary["entrants"] for cell in cells if cell["entrant"] == e["name"]]
