@@ -8,9 +8,9 @@ On a GPU, with the models and the lengths of E1 itself:
 
     GGT_DATA=DIR python benchmarks/gradient_spectra.py OUT --full --device cuda --seeds 3 --workers 8 --seconds 480
 
-This was not run. With one seed, each history has about 15,000 steps of the CNN and 6,600 of the LSTM; with three seeds it
-has 39,000 and 10,500. At 7 ms and 12 ms a step, both histories together take 7 minutes of an H200 with one seed, and 13
-with three. Wider grids add to that. After `--seconds` the runs stop, and the same command goes on.
+This was not run. With one seed, each history has about 15,000 steps of the CNN and 6,600 of the LSTM. With three seeds
+it has 39,000 and 10,500. At 7 ms and 12 ms a step, both histories together take 7 minutes of an H200 with one seed, and
+13 with three. Wider grids add to that. After `--seconds` the runs stop, and the same command goes on.
 """
 
 import argparse

@@ -7,12 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from ggt_lab.data.published_files import DataError
 from ggt_lab.experiments.verdicts import Verdict, read_verdicts, write_verdicts
 from ggt_lab.league.execution import execute
-from ggt_lab.league.paper_claims import NAMES, judged, replaced_by
-from ggt_lab.league.play import Field
+from ggt_lab.league.paper_claims import CLAIMS, NAMES, judged, replaced_by
+from ggt_lab.league.play import Field, missing_data, missing_packages
+from ggt_lab.league.play import play as play_league
 from ggt_lab.league.protocol import PROTOCOL, SMOKE, at_edge, fresh_runs, next_runs, trials_of
 from ggt_lab.league.steppers import make_stepper
+from ggt_lab.league.summary import summarize
 from ggt_lab.league.tasks import PAPER
 from ggt_lab.problems import problem_class
 from ggt_lab.report.claims_page import collect
@@ -137,6 +140,37 @@ def test_a_tiny_run(name):
     assert record["status"] == "done"
     assert {"train_loss", "test_loss", "validation_loss"} <= record["points"][-1].keys()
     assert ("test_error" if name == "a1" else "test_perplexity") in record["points"][-1]
+
+
+@pytest.mark.parametrize("name", [task.name for task in PAPER])
+def test_every_entrant_moves_every_model(name):
+    field = Field(SMOKE, (SMOKE.task(name),), PROTOCOL.entrants)
+    for entrant in (PROTOCOL.entrant(each) for each in NAMES):
+        if entrant.name in missing_packages(field):
+            continue
+        problem = problem_class(SMOKE.task(name).problem)(0, CPU)
+        stepper = make_stepper(problem, entrant, {**entrant.start, "weight_decay": 1e-3}, 1e-3, 10)
+        before = [p.detach().clone() for p in problem.parameters()]
+        assert all(stepper.move(done).finite for done in range(2))
+        moved = sum(not torch.equal(p, old) for p, old in zip(problem.parameters(), before, strict=True))
+        assert moved == len(before), entrant.name
+        heads = [group for group in stepper.optimizer.param_groups if group.get("role") == "rest"]
+        assert any(dict(problem.model.named_parameters())[problem.head] is p for g in heads for p in g["params"])
+
+
+def test_missing_data_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr("ggt_lab.league.play.fresh_problem", _no_data)
+    field = Field(PROTOCOL, PAPER, PROTOCOL.entrants)
+    assert missing_data(field) == {task.name: f"no data for {task.problem}" for task in PAPER}
+    assert play_league(field, tmp_path)  # nothing is run
+    summary = summarize(field, tmp_path, missing_data(field))
+    whys = {cell["why"] for cell in summary["cells"] if cell["task"] in CLAIMS}
+    assert whys == {"its data is missing"} | {f"{each} is not installed" for each in missing_packages(field).values()}
+    assert summary["claims"] == []
+
+
+def _no_data(name, seed, device):
+    raise DataError(f"no data for {name}")
 
 
 # ---- the verdicts ---------------------------------------------------------------------------------------------------
