@@ -6,8 +6,16 @@ READY  := $(VENV)/.ready
 BENCH_READY := $(VENV)/.bench-ready
 DOCS_READY := $(VENV)/.docs-ready
 INTEGRATIONS := .venv-integrations
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test soak lint format docs bench package audit integrations clean help
+# CI sets HASHED=1: everything but torch is installed by its sha256, into an empty environment. hashes.txt says how, and why.
+ifdef HASHED
+READY  := $(VENV)/.ready-hashed
+CLEAR  := --clear
+NOTHING_ELSE := --no-index --no-build-isolation
+endif
+
+.PHONY: demo test soak lint format docs bench package audit hashes integrations clean help
 
 help:             ## list the targets
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## */\t/' | expand -t 12
@@ -48,24 +56,31 @@ audit: $(READY)   ## is what is installed what was pinned, and does an advisory 
 	  || { echo "No advisory was looked for: pip-audit could not be installed."; exit 1; }
 	@$(VENV)/audit/bin/python tools/look_for_advisories.py
 
+hashes: $(READY)  ## write hashes.txt anew, after a change of constraints.txt; it needs a network
+	@$(BIN)/python tools/write_hashes.py
+
 integrations: $(INTEGRATIONS)/.ready  ## the tests with Lightning, Trainer, Accelerate and others, in an environment of their own
 	@$(INTEGRATIONS)/bin/python -m pytest -q tests/integrations
 
-$(READY): pyproject.toml constraints.txt native/pyproject.toml native/src/torch_ggt_cpu/passes.c
+$(READY): pyproject.toml constraints.txt $(if $(HASHED),hashes.txt) native/pyproject.toml native/src/torch_ggt_cpu/passes.c
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "torch-ggt needs Python 3.11 or newer; set PYTHON=/path/to/python3.11")'
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check ./native \
+	$(PYTHON) -m venv $(CLEAR) $(VENV)
+ifdef HASHED
+	$(INSTALL) --no-deps --only-binary :all: --require-hashes -r hashes.txt
+	$(INSTALL) --no-deps -c constraints.txt torch
+endif
+	$(INSTALL) $(NOTHING_ELSE) -c constraints.txt -e ".[dev]"
+	@$(INSTALL) $(NOTHING_ELSE) ./native \
 	  || echo "The compiled passes of native/ are left out, and their tests are skipped: they need a C compiler."
 	@$(BIN)/python -m pip check
 	@touch $@
 
 $(BENCH_READY): $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,bench]"
+	$(INSTALL) $(NOTHING_ELSE) -c constraints.txt -e ".[dev,bench]"
 	@touch $@
 
 $(DOCS_READY): $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,docs]"
+	$(INSTALL) $(NOTHING_ELSE) -c constraints.txt -e ".[dev,docs]"
 	@touch $@
 
 $(INTEGRATIONS)/.ready: pyproject.toml constraints.txt

@@ -104,7 +104,7 @@ def _draw_training(records: Sequence[Record], path: Path) -> list[Path]:
     axes.set_xticks([group + 0.4 - width / 2 for group in range(len(records))], labels, fontsize=9)
     axes.set_ylabel("time beyond the time with SGD, %")
     axes.margins(y=0.1)
-    axes.legend(frameon=False, fontsize=8, ncols=len(names), loc="lower left", bbox_to_anchor=(0, 1))
+    axes.legend(frameon=False, fontsize=8, ncols=min(4, len(names)), loc="lower left", bbox_to_anchor=(0, 1))
     quiet(axes)
     return save(figure, path, title=f"How much longer a training step takes with GGT than with SGD, {_where(records)}")
 

@@ -35,7 +35,7 @@ __all__ = [
     "write_calibration",
 ]
 
-_TRAFFIC, _CODED_TRAFFIC, _TIMED_CODED_TRAFFIC = 34, 46, 70
+_TRAFFIC, _CODED_TRAFFIC = 34, 46
 
 SHIPPED = Path(__file__).with_name("calibration.json")
 """The constants of one NVIDIA H200, measured under ``records/``. ``ggt calibrate records`` writes the file again."""
@@ -69,11 +69,6 @@ class Measured:
     eager_s: float
     bandwidth: float
     solve_s: float | None = None
-
-    @property
-    def traffic(self) -> int:
-        """Bytes per parameter that this step moved beside the window."""
-        return _TIMED_CODED_TRAFFIC if FORMATS[self.dtype].coded else _TRAFFIC
 
     @property
     def floor_s(self) -> float:
@@ -135,13 +130,10 @@ def traffic(dtype: str) -> int:
     return _CODED_TRAFFIC if FORMATS[dtype].coded else _TRAFFIC
 
 
-def device_seconds(
-    calibration: Calibration, d: float, r: int, dtype: str, bandwidth: float, beside: int | None = None
-) -> float:
-    """The formula above: seconds of a step on one device with d columns. ``beside`` is another traffic than today's."""
+def device_seconds(calibration: Calibration, d: float, r: int, dtype: str, bandwidth: float) -> float:
+    """The formula above: seconds of a step on one device with d columns."""
     passes = calibration.factor(dtype) * 2 * r * d * item_size(dtype) / bandwidth
-    beside = traffic(dtype) if beside is None else beside
-    return passes + beside * d / bandwidth + calibration.solve_s(r) + calibration.small_s
+    return passes + traffic(dtype) * d / bandwidth + calibration.solve_s(r) + calibration.small_s
 
 
 def measured_steps(records: Sequence[Record]) -> list[Measured]:
@@ -226,7 +218,7 @@ def calibrate(steps: Sequence[Measured], solves: Mapping[int, float], hardware: 
 
 
 def _without_passes(calibration: Calibration, step: Measured) -> float:
-    return step.traffic * step.d / step.bandwidth + calibration.solve_s(step.r) + calibration.small_s
+    return traffic(step.dtype) * step.d / step.bandwidth + calibration.solve_s(step.r) + calibration.small_s
 
 
 def load_calibration(file: Path = SHIPPED) -> tuple[Calibration, dict[str, float]]:

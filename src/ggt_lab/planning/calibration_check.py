@@ -38,7 +38,7 @@ def check_against(records: Sequence[Record]) -> list[Check]:
     checks = []
     for number, step in enumerate(steps):
         others = calibrate(steps[:number] + steps[number + 1 :], solves)
-        predicted = device_seconds(others, step.d, step.r, step.dtype, step.bandwidth, step.traffic)
+        predicted = device_seconds(others, step.d, step.r, step.dtype, step.bandwidth)
         checks.append(Check(step.case, 1e3 * step.device_s, 1e3 * predicted))
     return checks
 
