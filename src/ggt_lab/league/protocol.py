@@ -101,7 +101,8 @@ class _Smoke(Protocol):
     """All entrants on the first task, two on every other one; the paper's own entrants on the first of its tasks."""
 
     def enters(self, entrant: Entrant, task: LeagueTask) -> bool:
-        few = entrant.name in (self.checked, f"whiten-{self.checked}", "ggt-200", "adam")
+        names = ("ggt-200", "adam") if task.kind == "paper" else (self.checked, f"whiten-{self.checked}")
+        few = entrant.name in names
         alone = entrant.paper and task.name == PAPER[0].name
         return (few or alone or task == self.tasks[0]) and super().enters(entrant, task)
 

@@ -252,10 +252,16 @@ def _claim_parts(summary: Summary) -> list[Part]:
     if not summary.get("claims"):
         return []
     verdicts = [Verdict(**each) for each in summary["claims"]]
+    run = [verdict for verdict in verdicts if verdict.n > 0]
     rows = [[v.claim, v.statement, v.word_or_not_run, v.paper, v.ours_and_spread, str(v.n)] for v in verdicts]
     return [
         Part(CELLS[2], _CLAIM_WORDS, *_cells(summary, "paper")),
-        Part(VERDICTS, sentence_about(verdicts), ["claim", "statement", "verdict", "paper", "ours", "n"], rows),
+        Part(
+            VERDICTS,
+            f"{sentence_about(run)} {len(verdicts) - len(run)} more were not run.",
+            ["claim", "statement", "verdict", "paper", "ours", "n"],
+            rows,
+        ),
     ]
 
 
