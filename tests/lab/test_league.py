@@ -325,6 +325,10 @@ def test_the_smoke_league(tmp_path, capsys, monkeypatch):
     page = (tmp_path / "league.md").read_text()
     assert all(part.title in page for part in parts(summary))
     assert "The league" in write_report(tmp_path).read_text()
+    verdicts = json.loads((tmp_path / "verdicts.json").read_text())
+    assert verdicts["smoke"] is True
+    assert {each["claim"] for each in verdicts["verdicts"]} == {"A2", "R2", "R3", "R4", "A1"}
+    assert {each["holds"] for each in verdicts["verdicts"]} == {None}  # tiny sizes decide nothing
     before = (tmp_path / "results.jsonl").read_bytes()
     run_command([*words, "--task", "poisson", "--entrant", "adamw"])
     assert (tmp_path / "results.jsonl").read_bytes() == before

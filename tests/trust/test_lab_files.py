@@ -52,6 +52,7 @@ VERDICTS = {
         | {"holds": True, "command": "ggt reproduce S1"}
     ],
     "figures": [],
+    "replaces": [{"claim": "S1", "statement": "it held"}],
 }
 STEP = {
     "case": "step_d300_r20_float32",

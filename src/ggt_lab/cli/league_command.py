@@ -24,7 +24,8 @@ class LeagueCommand:
     """Play the league: tasks × optimizers, equal trials for all, then fresh seeds. Run again to go on."""
 
     task: tuple[str, ...] = ()
-    """Tasks, by name; by default all small tasks. The word "deep" stands for all deep tasks, which need a GPU."""
+    """Tasks, by name; by default all small tasks. "deep" stands for all deep tasks and "paper" for the claims of the
+    paper that were to be run again. Both need a GPU."""
     entrant: tuple[str, ...] = ()
     """Entrants, by name; by default all."""
     smoke: bool = False
@@ -40,7 +41,7 @@ class LeagueCommand:
     device: str = "cpu"
     """cpu or cuda."""
     data: Path | None = None
-    """A folder with the data of deep tasks."""
+    """A folder with the data of the tasks on a GPU."""
     out: Path | None = None
     """Folder of the results; out/league by default, out/league-smoke with --smoke."""
 
@@ -54,10 +55,11 @@ class LeagueCommand:
         if self.data is not None:
             os.environ["GGT_DATA"] = str(self.data.resolve())  # the processes that train inherit it
         protocol = SMOKE if self.smoke else PROTOCOL
-        small = [task.name for task in protocol.tasks if self.smoke or not task.deep]
-        deep = [task.name for task in protocol.tasks if task.deep]
-        wanted = [name for word in self.task for name in (deep if word == "deep" else [word])] or small
-        tasks = tuple(_find("task", protocol.task, name, [*small, *deep]) for name in dict.fromkeys(wanted))
+        names = [task.name for task in protocol.tasks]
+        kinds = {kind: [t.name for t in protocol.tasks if t.kind == kind] for kind in ("small", "deep", "paper")}
+        wanted = [name for word in self.task for name in kinds.get(word, [word])]
+        wanted = wanted or (names if self.smoke else kinds["small"])
+        tasks = tuple(_find("task", protocol.task, name, names) for name in dict.fromkeys(wanted))
         known = [entrant.name for entrant in protocol.entrants]
         entrants = tuple(_find("entrant", protocol.entrant, name, known) for name in self.entrant or known)
         folder = self.out or Path("out/league-smoke" if self.smoke else "out/league")
@@ -94,13 +96,14 @@ class LeagueCommand:
         from ggt_lab.data.atomic_files import write_atomically
         from ggt_lab.figures import drawn
         from ggt_lab.league.summary import summarize
-        from ggt_lab.league.tables import CELLS, page, parts
+        from ggt_lab.league.tables import CELLS, VERDICTS, page, parts
 
         summary: Record = summarize(field, folder, missing_data)
+        self._write_verdicts(summary, folder)
         write_atomically(folder / "league.json", json.dumps(summary, indent=1, ensure_ascii=False) + "\n")
         write_atomically(folder / "league.md", page(summary))
         for table in parts(summary):
-            if table.title in CELLS and table.rows:  # a league of deep tasks alone has no table of small ones
+            if table.title in (*CELLS, VERDICTS) and table.rows:  # a league of deep tasks has no table of small ones
                 show_table(table.words, list(map(Column, table.columns)), table.rows)
 
         def draw() -> list[Path]:
@@ -112,6 +115,26 @@ class LeagueCommand:
         for name, why in missing_data.items():
             say(f"{name}: {why}")
         say(f"All tables: {folder / 'league.md'}\nA page with all of it: ggt report {folder}")
+
+    def _write_verdicts(self, summary: "Record", folder: Path) -> None:
+        """Write the verdicts on claims of the paper, if a task of the paper was played."""
+        from ggt_lab.experiments.verdicts import Verdict, write_verdicts
+        from ggt_lab.league.paper_claims import replaced_by
+
+        if self.smoke:  # tiny sizes decide nothing
+            summary["claims"] = [{**each, "holds": None} for each in summary["claims"]]
+        verdicts = [Verdict(**each) for each in summary["claims"]]
+        if verdicts:
+            write_verdicts(
+                folder,
+                experiment="league",
+                title="claims of the paper, tuned alike",
+                verdicts=verdicts,
+                figures=[],
+                records=[{"environment": each} for each in summary["machines"]],
+                smoke=self.smoke,
+                replaces=replaced_by(verdicts),
+            )
 
 
 def _find(kind: str, get: Callable[[str], _T], name: str, known: list[str]) -> _T:

@@ -86,7 +86,8 @@ class _OfCurves(Claim):
 class EarlyLead(_OfCurves):
     """``who`` is below ``other`` from the first epoch on, and above at the end.
 
-    The lead must end at an epoch within ``until``, or at any epoch if that is None.
+    The lead must end at an epoch within ``until``, or at any epoch if that is None. Runs that end in the
+    lead, before the last epoch of ``until``, do not decide.
     """
 
     claim: str
@@ -114,6 +115,8 @@ class EarlyLead(_OfCurves):
         low, high = self.until or (1, math.inf)
         where = f"epoch{'s' * (len(ahead) > 1)} {epochs_in_words(ahead)} (of {len(epochs)})" if ahead else "no epoch"
         ours = f"ahead at {where}; at the end {own[epochs[-1]]:.4g} against {theirs[epochs[-1]]:.4g}"
+        if self.until is not None and lead == epochs and epochs[-1] < high:
+            return f"{ours}; the runs end before epoch {high}", None
         return ours, bool(lead) and epochs[-1] not in ahead and low <= lead[-1] <= high
 
 

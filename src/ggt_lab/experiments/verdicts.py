@@ -58,6 +58,11 @@ class Verdict:
         return HOLDS[self.holds]
 
     @property
+    def word_or_not_run(self) -> str:
+        """The verdict as a person says it; "not run" where there are no results."""
+        return self.word if self.n > 0 else NOT_RUN
+
+    @property
     def ours_and_spread(self) -> str:
         """Our figure, and how much it varies."""
         return self.ours + (f"; {self.spread}" if self.spread else "")
@@ -81,6 +86,8 @@ class Experimented:
     figures: tuple[Figure, ...]
     smoke: bool
     """Whether it was a smoke test, which decides nothing."""
+    replaces: tuple[tuple[str, str], ...] = ()
+    """Claims and statements of older records that these verdicts replace, though their words differ."""
 
 
 def count(amount: int, noun: str, plural: str | None = None) -> str:
@@ -126,8 +133,12 @@ def write_verdicts(
     figures: Sequence[Figure],
     records: Sequence[Record] = (),
     smoke: bool = False,
+    replaces: Sequence[tuple[str, str]] = (),
 ) -> Path:
-    """Write ``folder/verdicts.json``, which the report reads, and ``verdicts.md``, for people."""
+    """Write ``folder/verdicts.json``, which the report reads, and ``verdicts.md``, for people.
+
+    ``replaces`` names claims and statements of older records that these verdicts replace in the table of all claims.
+    """
     content = {
         "experiment": experiment,
         "title": title,
@@ -137,6 +148,8 @@ def write_verdicts(
         "judged_in": environment(),
         "figures": [{"file": figure.path.name, "alt": figure.alt} for figure in figures],
     }
+    if replaces:
+        content["replaces"] = [{"claim": claim, "statement": statement} for claim, statement in replaces]
     text = f"# {experiment}: {title}\n\n{markdown_table(verdicts)}\n"
     text += "".join(f"\n![{figure.alt}]({figure.path.name})\n" for figure in figures)
     write_atomically(folder / "verdicts.md", text)
@@ -150,22 +163,32 @@ def read_verdicts(path: Path) -> Experimented:
         ValueError: the file holds something else.
     """
     content = read_object(path)
-    found = flaw(content, {"verdicts": OBJECTS, "figures": optional(OBJECTS), "smoke": BOOL_OR_NONE})
+    found = flaw(content, _FILE)
     if found is not None:
         raise ValueError(found)
     rows, pictures = content["verdicts"], content.get("figures") or []
     for picture in pictures:
         if (found := flaw(picture, {"file": TEXT, "alt": optional(TEXT)})) is not None:
             raise ValueError(f"of one of its figures: {found}")
+    replaces = content.get("replaces") or []
+    for each in replaces:
+        if (found := flaw(each, {"claim": TEXT, "statement": TEXT})) is not None:
+            raise ValueError(f"of a statement that it replaces: {found}")
     title = ": ".join(str(content[key]) for key in ("experiment", "title") if content.get(key))
     return Experimented(
         title=title or path.parent.resolve().name,
         verdicts=tuple(map(_read_verdict, rows)),
         figures=tuple(Figure(path.parent / each["file"], each.get("alt") or each["file"]) for each in pictures),
         smoke=bool(content.get("smoke")),
+        replaces=tuple((each["claim"], each["statement"]) for each in replaces),
     )
 
 
+_FILE = {
+    "verdicts": OBJECTS,
+    **dict.fromkeys(("figures", "replaces"), optional(OBJECTS)),
+    "smoke": BOOL_OR_NONE,
+}
 _SHAPE = {
     **dict.fromkeys(("claim", "statement", "paper", "ours", "command"), TEXT),
     "spread": optional(TEXT),

@@ -92,6 +92,8 @@ class FirstInSeconds(Claim):
     where: str = ""
     """Words that say in which runs, if there are several experiments."""
     times: StepTimes | None = None
+    measure: str = f"measure them alone on the GPU ({_MEASURE}), and give --step-times FOLDER"
+    """What to do where there are no step times."""
 
     def judge(self, runs: Runs) -> Finding:
         """Count the levels that ``who`` reaches first, and say how many times sooner."""
@@ -128,7 +130,7 @@ class FirstInSeconds(Claim):
     def _unusable(self, runs: Runs) -> str:
         """Why the step times cannot be used; empty if they can."""
         if self.times is None:
-            return f"no step times; measure them alone on the GPU ({_MEASURE}), and give --step-times FOLDER"
+            return f"no step times; {self.measure}"
         ms = self.times.milliseconds(self.model)
         untimed = [name for name in (self.who, *self.others) if name in runs and name not in ms]
         if untimed:

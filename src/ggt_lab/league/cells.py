@@ -11,7 +11,7 @@ from ggt_lab.league.protocol import LeagueRun, at_edge, best_trial, fresh_runs, 
 from ggt_lab.league.tasks import LeagueTask
 from ggt_lab.runs.results import Record
 
-__all__ = ["Cell", "Shortness", "cell_of", "shortness"]
+__all__ = ["Cell", "Shortness", "cell_of", "fresh_records", "shortness"]
 
 _FLOOR = 1e-12
 """Float32 cannot tell smaller numbers of our metrics from zero."""
@@ -102,8 +102,8 @@ def cell_of(field: Field, task: LeagueTask, entrant: Entrant, done: Mapping[str,
     if best is None:
         why = f"all {len(made)} trials diverged"
         return Cell(task.name, entrant.name, "diverged", why, trials=len(made), diverged_trials=diverged_trials)
-    seeds = fresh_runs(field.protocol, task, entrant, best, field.device)
-    runs = [done[run.key] for run in seeds if run.key in done]
+    runs = fresh_records(field, task, entrant, done)
+    seeds = field.protocol.seeds_of(task)
     complete = len(runs) == len(seeds)
     return Cell(
         task.name,
@@ -119,6 +119,13 @@ def cell_of(field: Field, task: LeagueTask, entrant: Entrant, done: Mapping[str,
         skipped=sum(record["skipped"] for record in runs),
         curve=_mean_curve(runs, task.metric),
     )
+
+
+def fresh_records(field: Field, task: LeagueTask, entrant: Entrant, done: Mapping[str, Record]) -> list[Record]:
+    """The finished ones of the reported runs; none while there are none, or if all trials diverged."""
+    best = best_trial(trials_of(field.protocol, task, entrant, done, field.device), done)
+    runs = [] if best is None else fresh_runs(field.protocol, task, entrant, best, field.device)
+    return [done[run.key] for run in runs if run.key in done]
 
 
 def last(record: Record, number: str) -> float:

@@ -3,7 +3,7 @@
 A learning rate is 10^(k/2) for a whole number k, for everybody. A search begins at three neighbouring rates. Besides
 the rate it may change five things, one after the other; for nearly everybody these are momentum and weight decay.
 
-A window has 50 rows here, for everybody who has one: the paper has 200, which is a concession to the CPU.
+A window has 50 rows here, which is a concession to the CPU. The GGT that enters the paper's claims has the paper's 200.
 """
 
 from collections.abc import Mapping
@@ -14,6 +14,15 @@ __all__ = ["BASELINES", "ENTRANTS", "OURS", "RECOMMENDED", "RECOMMENDED_DEEP", "
 
 _START = {"momentum": 0.9, "weight_decay": 0.0}
 _CHANGES = ({"momentum": 0.95}, {"weight_decay": 0.1}, {"momentum": 0.8}, {"weight_decay": 0.01}, {"momentum": 0.98})
+
+
+# A weight decay that is not decoupled goes through the momentum or through Adam's scale: a smaller one has an equal
+# effect. It is also smaller where a rate is about a thousand times the rate of AdamW.
+_COUPLED = ({"momentum": 0.95}, {"weight_decay": 1e-3}, {"momentum": 0.8}, {"weight_decay": 1e-4}, {"momentum": 0.98})
+_LONG_STEPS = (
+    *({"momentum": 0.95}, {"weight_decay": 1e-4}, {"momentum": 0.8}),
+    *({"weight_decay": 1e-5}, {"momentum": 0.98}),
+)
 
 
 @dataclass(frozen=True)
@@ -34,10 +43,12 @@ class Entrant:
     """ "first order", "L-BFGS", or "then L-BFGS": first order for a share of the gradients, and L-BFGS for the rest."""
     deep: bool = False
     """It enters the deep tasks, too."""
+    paper: bool = False
+    """It enters the tasks of the paper's claims alone."""
 
     def rules(self) -> dict[str, Any]:
-        """All that decides a run: the fields without the title, and without the tasks that the entrant enters."""
-        return {key: value for key, value in asdict(self).items() if key not in ("title", "deep")}
+        """All that decides a run: the fields without the title, and without those that say which tasks it enters."""
+        return {key: value for key, value in asdict(self).items() if key not in ("title", "deep", "paper")}
 
     def spec_with(self, settings: Mapping[str, float]) -> str:
         """The spec with these settings."""
@@ -48,23 +59,14 @@ _ADAMW = "AdamW(betas=({momentum}, 0.999), weight_decay={weight_decay})"
 _MUON = "MuonAndAdamW(momentum={momentum}, weight_decay={weight_decay})"
 _NORMUON = "NorMuonAndAdamW(momentum={momentum}, weight_decay={weight_decay})"
 _SOAP = "pytorch_optimizer.SOAP(betas=({momentum}, 0.95), weight_decay={weight_decay})"
+_GGT_200 = (
+    "PaperGGT(window=200, window_dtype='bfloat16', adjust_lr_fn='original', betas=({momentum}, 0.999), "
+    "weight_decay={weight_decay}"
+)
 _GGT = "betas=({{momentum}}, {beta2}), weight_decay={{weight_decay}}"
 
 ENTRANTS = (
-    # The weight decay of torch's SGD goes through the momentum and is not decoupled: a smaller one has an equal effect.
-    Entrant(
-        "sgd",
-        "SGD",
-        "SGD(momentum={momentum}, weight_decay={weight_decay})",
-        power=-2,
-        changes=(
-            {"momentum": 0.95},
-            {"weight_decay": 1e-3},
-            {"momentum": 0.8},
-            {"weight_decay": 1e-4},
-            {"momentum": 0.98},
-        ),
-    ),
+    Entrant("sgd", "SGD", "SGD(momentum={momentum}, weight_decay={weight_decay})", power=-2, changes=_COUPLED),
     Entrant("adamw", "AdamW", _ADAMW, deep=True),
     Entrant("muon", "Muon", _MUON, deep=True),
     Entrant("normuon", "NorMuon", _NORMUON, deep=True),
@@ -111,6 +113,37 @@ ENTRANTS = (
     Entrant("whiten-muon", "whiten(Muon)", f"whiten({_MUON}, window=50)", deep=True),
     Entrant("whiten-normuon", "whiten(NorMuon)", f"whiten({_NORMUON}, window=50)"),
     Entrant("whiten-soap", "whiten(SOAP)", f"whiten({_SOAP}, window=50)", deep=True),
+    Entrant("ggt-200", "GGT (paper, 200 rows)", f"{_GGT_200})", power=0, changes=_LONG_STEPS, paper=True),
+    Entrant(
+        "ggt-200-parameter",
+        "GGT by parameter, 200 rows",
+        f"{_GGT_200}, scope='parameter')",
+        power=-1,
+        changes=_LONG_STEPS,
+        paper=True,
+    ),
+    Entrant(
+        "adam", "Adam", "Adam(betas=({momentum}, 0.999), weight_decay={weight_decay})", changes=_COUPLED, paper=True
+    ),
+    Entrant(
+        "adagrad",
+        "AdaGrad",
+        "Adagrad(initial_accumulator_value={initial}, weight_decay={weight_decay})",
+        power=-3,
+        start={"initial": 0.0, "weight_decay": 0.0},
+        changes=(
+            *({"initial": 0.1}, {"weight_decay": 1e-3}, {"initial": 0.01}),
+            *({"weight_decay": 1e-4}, {"initial": 1.0}),
+        ),
+        paper=True,
+    ),
+    # Without the limit, the 10,000 words of PTB would give a matrix of 10,000 × 10,000 to be decomposed.
+    Entrant(
+        "soap-2048",
+        "SOAP (sides up to 2048)",
+        "pytorch_optimizer.SOAP(betas=({momentum}, 0.95), weight_decay={weight_decay}, max_precondition_dim=2048)",
+        paper=True,
+    ),
 )
 BASELINES = ("adamw", "muon", "normuon", "soap")
 """The rivals that our recommended members are measured against."""

@@ -36,7 +36,15 @@ def execute(run: LeagueRun) -> Record:
     clock = time.process_time if run.device == "cpu" else time.perf_counter
     began = clock()
     problem = fresh_problem(run.task.problem, run.seed, run.device)
-    stepper = make_stepper(problem, run.entrant, dict(run.settings), run.lr, run.steps, warm_up=run.task.warm_up or 0.0)
+    stepper = make_stepper(
+        problem,
+        run.entrant,
+        dict(run.settings),
+        run.lr,
+        run.steps,
+        warm_up=run.task.warm_up or 0.0,
+        schedule=run.task.schedule or "cosine",
+    )
     marks = sorted({math.ceil(run.steps * k / run.evaluations) for k in range(1, run.evaluations + 1)}, reverse=True)
     points = [_point(problem, 0)] if run.evaluations > 1 else []
     done = skipped = in_a_row = 0

@@ -43,8 +43,13 @@ class Field(NamedTuple):
         return dict(json.loads(json.dumps(rules)))
 
     def cells(self) -> list[tuple[LeagueTask, Entrant]]:
-        """Every entrant on every task that it enters."""
-        return [(task, each) for task in self.tasks for each in self.entrants if self.protocol.enters(each, task)]
+        """Every entrant on every task that it enters; in a task of the paper, in the order of the task."""
+        found = []
+        for task in self.tasks:
+            entrants = [each for each in self.entrants if self.protocol.enters(each, task)]
+            order = list(task.powers or ())
+            found += [(task, each) for each in sorted(entrants, key=lambda e: order.index(e.name) if order else 0)]
+        return found
 
 
 def check_folder(folder: Path, field: Field) -> None:

@@ -16,9 +16,12 @@ trials are repeated at full length there, and `cells.shortness` says what short 
 
 **Equal for all.** A seed fixes the start and all batches. First-order methods have a cosine schedule to zero, and on
 deep tasks the rate first rises for 5 % of the steps: without that AdamW and SOAP fail on the GPT. L-BFGS has no
-schedule. A step whose loss or gradient is not finite is left out and counted, for everybody; ten in a row end a run as
-diverged, and so does a metric that is not finite. The length of a run is a number of gradients: for L-BFGS those of
-its line search count.
+schedule. A task of the paper may name another schedule. A step whose loss or gradient is not finite is left out and
+counted, for everybody; ten in a row end a run as diverged, and so does a metric that is not finite. The length of a run
+is a number of gradients: for L-BFGS those of its line search count.
+
+**The paper's tasks.** Claims of the paper have entrants of their own, and their searches begin at the rates that were
+best in earlier runs, for everybody.
 """
 
 import hashlib
@@ -28,7 +31,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 from ggt_lab.league.entrants import ENTRANTS, Entrant
-from ggt_lab.league.tasks import TASKS, LeagueTask
+from ggt_lab.league.tasks import PAPER, TASKS, LeagueTask
 from ggt_lab.runs.results import Record
 
 __all__ = [
@@ -72,7 +75,9 @@ class Protocol:
         return self.seeds[: task.seeds]
 
     def enters(self, entrant: Entrant, task: LeagueTask) -> bool:
-        """Whether the entrant enters the task: L-BFGS needs full batches, and deep tasks have fewer entrants."""
+        """Whether it enters: L-BFGS needs full batches, deep tasks have few entrants, the paper's tasks their own."""
+        if task.powers is not None or entrant.paper:
+            return entrant.name in (task.powers or ())
         return (entrant.kind == "first order" or task.full_batch) and (entrant.deep or not task.deep)
 
     def common(self) -> Record:
@@ -93,11 +98,13 @@ def _tiny(task: LeagueTask) -> LeagueTask:
 
 
 class _Smoke(Protocol):
-    """All entrants on the first task, and two entrants on every other task."""
+    """All entrants on the first task, two on every other one; the paper's own entrants on the first of its tasks."""
 
     def enters(self, entrant: Entrant, task: LeagueTask) -> bool:
-        few = entrant.name in (self.checked, f"whiten-{self.checked}")
-        return (few or task == self.tasks[0]) and super().enters(entrant, task)
+        names = ("ggt-200", "adam") if task.kind == "paper" else (self.checked, f"whiten-{self.checked}")
+        few = entrant.name in names
+        alone = entrant.paper and task.name == PAPER[0].name
+        return (few or alone or task == self.tasks[0]) and super().enters(entrant, task)
 
 
 PROTOCOL = Protocol()
@@ -159,7 +166,8 @@ def trials_of(
 ) -> list[LeagueRun]:
     """The trials as far as they can be told from the finished ones; the last of them may not be finished."""
     cell = _Cell(protocol, task, entrant, device)
-    trials = [cell.trial(entrant.power + step, entrant.start) for step in (-1, 0, 1)]
+    power = entrant.power if task.powers is None else task.powers[entrant.name]
+    trials = [cell.trial(power + step, entrant.start) for step in (-1, 0, 1)]
     widened = changed = 0
     while len(trials) < protocol.trials and all(trial.key in done for trial in trials):
         best = best_trial(trials, done)

@@ -12,6 +12,7 @@ from ggt_lab.league.entrants import Entrant
 from ggt_lab.optimizers.specs import finish_of, optimizer_factory
 from ggt_lab.problems import Problem
 from ggt_lab.problems.deep_problem import DeepProblem
+from ggt_lab.runs.schedules import SCHEDULES
 from ggt_lab.runs.training_loop import loss_gradients
 from torch_ggt import param_groups
 
@@ -44,8 +45,12 @@ def make_stepper(
     steps: int,
     *,
     warm_up: float = 0.0,
+    schedule: str = "cosine",
 ) -> Stepper:
-    """The stepper of an entrant for a run of ``steps`` gradients; the rate of first-order methods rises for a share."""
+    """The stepper of an entrant for a run of ``steps`` gradients.
+
+    The rate of first-order methods rises for the share ``warm_up``, and follows the schedule.
+    """
     spec = entrant.spec_with(settings)
     if entrant.kind == "L-BFGS":
         return _LBFGS(problem, spec, lr, steps)
@@ -57,7 +62,7 @@ def make_stepper(
 
     def rate_at(done: int) -> float:
         rising = min(1.0, (done + 1) / (warm_up * steps)) if warm_up else 1.0
-        return lr * rising * (1 + math.cos(math.pi * done / steps)) / 2
+        return lr * rising * SCHEDULES[schedule](done / steps)
 
     return _FirstOrder(problem, spec, rate_at)
 

@@ -10,6 +10,7 @@ from typing import Any
 from ggt_lab.league.cells import Cell, cell_of, shortness
 from ggt_lab.league.comparisons import TAUS, by_task, pairs, profile, ranks, rivalry
 from ggt_lab.league.entrants import BASELINES, OURS, RECOMMENDED, RECOMMENDED_DEEP
+from ggt_lab.league.paper_claims import judged
 from ggt_lab.league.play import Field, finished, missing_packages
 from ggt_lab.league.tasks import LeagueTask
 from ggt_lab.runs.environment import different_machines
@@ -34,9 +35,9 @@ def summarize(field: Field, folder: Path, missing_data: Mapping[str, str] | None
     whole = Field(field.protocol, field.protocol.tasks, field.protocol.entrants, field.device)
     runs = finished(Results(folder / "results.jsonl"))
     cells = _cells(whole, runs, missing_data or {})
-    deep = {task.name for task in whole.tasks if task.deep}
-    # Deep tasks have fewer entrants: ranks and profiles are of small tasks alone.
-    small = [cell for cell in cells if cell.task not in deep]
+    kinds = {task.name: task.kind for task in whole.tasks}
+    # Other tasks have other entrants: ranks and profiles are of small tasks alone.
+    small, deep = ([cell for cell in cells if kinds[cell.task] == kind] for kind in ("small", "deep"))
     times = _step_seconds(Results(folder / "times.jsonl"))
     per_second = profile(small, STANDARD, times) if times else {}
 
@@ -46,6 +47,11 @@ def summarize(field: Field, folder: Path, missing_data: Mapping[str, str] | None
     spent = Counter[str]()
     for run in runs.values():
         spent[run["task"]] += run["cost_s"]
+    verdicts = [
+        verdict
+        for task in whole.tasks
+        for verdict in judged(_where(whole, task, runs)._replace(tasks=(task,)), runs, times)
+    ]
     checks = [check for task in whole.tasks if (check := shortness(_where(whole, task, runs), task, runs)) is not None]
     summary: Record = _plain(
         {
@@ -56,7 +62,10 @@ def summarize(field: Field, folder: Path, missing_data: Mapping[str, str] | None
             "recommended_deep": RECOMMENDED_DEEP,
             "baselines": BASELINES,
             "ours": OURS,
-            "tasks": [{**asdict(task), "spent_minutes": round(spent[task.name] / 60, 1)} for task in whole.tasks],
+            "tasks": [
+                {**asdict(task), "kind": task.kind, "spent_minutes": round(spent[task.name] / 60, 1)}
+                for task in whole.tasks
+            ],
             "entrants": [asdict(entrant) for entrant in whole.entrants],
             "cells": [_cell(cell, times) for cell in cells],
             "complete": list(by_task(small)),
@@ -65,8 +74,9 @@ def summarize(field: Field, folder: Path, missing_data: Mapping[str, str] | None
             "profile_per_step": profile(small, STANDARD),
             "profile_per_second": per_second,
             "rivalry": against_rivals(RECOMMENDED, small),
-            "rivalry_deep": against_rivals(RECOMMENDED_DEEP, [cell for cell in cells if cell.task in deep]),
+            "rivalry_deep": against_rivals(RECOMMENDED_DEEP, deep),
             "pairs": [asdict(pair) for pair in pairs(small)],
+            "claims": [asdict(verdict) for verdict in verdicts],
             "shortness": [asdict(check) for check in checks],
             "runs": len(runs),
             "machines": different_machines(list(runs.values())),

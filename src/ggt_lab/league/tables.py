@@ -4,10 +4,14 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-__all__ = ["CELLS", "Part", "cell_words", "page", "parts", "rival_wins", "speedups"]
+from ggt_lab.experiments.verdicts import Verdict, sentence_about
 
-CELLS = ("The table", "Deep tasks")
+__all__ = ["CELLS", "VERDICTS", "Part", "cell_words", "page", "parts", "rival_wins", "speedups"]
+
+CELLS = ("The table", "Deep tasks", "Tasks of the paper")
 """The parts that have entrants × tasks."""
+VERDICTS = "Claims of the paper"
+"""The part that has the verdicts."""
 
 Summary = Mapping[str, Any]
 Rows = list[list[str]]
@@ -46,10 +50,15 @@ def _digits(cell: Mapping[str, Any]) -> int:
     return 2 if cell["n"] < 2 or None in ends else next(apart, 5)
 
 
-def _played(summary: Summary, *, deep: bool) -> list[str]:
-    """The tasks with at least one cell that has a result."""
+def _played(summary: Summary, kind: str) -> list[str]:
+    """The tasks of a kind with at least one cell that has a result."""
     have = {cell["task"] for cell in summary["cells"] if cell["status"] in ("done", "partly", "diverged")}
-    return [task["name"] for task in summary["tasks"] if task["name"] in have and task["deep"] == deep]
+    return [task["name"] for task in summary["tasks"] if task["name"] in have and _kind(task) == kind]
+
+
+def _kind(task: Mapping[str, Any]) -> str:
+    """The kind of a task; summaries of former days know two kinds, and do not name them."""
+    return str(task.get("kind") or ("deep" if task["deep"] else "small"))
 
 
 def _best(summary: Summary, task: str) -> str | None:
@@ -61,14 +70,14 @@ def _best(summary: Summary, task: str) -> str | None:
     return min(done, key=lambda cell: cell["mean"])["entrant"] if done else None
 
 
-def _cells(summary: Summary, *, deep: bool = False) -> tuple[list[str], Rows]:
-    """Entrants × tasks that were played, small ones or deep ones. The best of a task is marked."""
-    tasks = _played(summary, deep=deep)
+def _cells(summary: Summary, kind: str = "small") -> tuple[list[str], Rows]:
+    """Entrants × tasks of a kind that were played. The best of a task is marked."""
+    tasks = _played(summary, kind)
     by_place = {(cell["task"], cell["entrant"]): cell for cell in summary["cells"]}
     best = {task: _best(summary, task) for task in tasks}
     rows = []
     for entrant in summary["entrants"] if tasks else ():
-        if deep and not entrant["deep"]:
+        if not any((task["name"], entrant["name"]) in by_place for task in summary["tasks"] if _kind(task) == kind):
             continue
         row = [entrant["title"]]
         for task in tasks:
@@ -232,6 +241,30 @@ def _pair_words(summary: Summary) -> str:
     )
 
 
+_CLAIM_WORDS = (
+    "These tasks repeat claims of the paper whose old records have flaws: everybody is tuned alike here, on data that "
+    "is not reported. Cells have the test loss; the verdicts below have the numbers of the claims."
+)
+
+
+def _claim_parts(summary: Summary) -> list[Part]:
+    """The cells and the verdicts of the paper's tasks; no parts where none was played."""
+    if not summary.get("claims"):
+        return []
+    verdicts = [Verdict(**each) for each in summary["claims"]]
+    run = [verdict for verdict in verdicts if verdict.n > 0]
+    rows = [[v.claim, v.statement, v.word_or_not_run, v.paper, v.ours_and_spread, str(v.n)] for v in verdicts]
+    return [
+        Part(CELLS[2], _CLAIM_WORDS, *_cells(summary, "paper")),
+        Part(
+            VERDICTS,
+            f"{sentence_about(run)} {len(verdicts) - len(run)} more were not run.",
+            ["claim", "statement", "verdict", "paper", "ours", "n"],
+            rows,
+        ),
+    ]
+
+
 _CELL_WORDS = (
     "A cell is the geometric mean over n fresh seeds, and in parentheses this mean divided and multiplied by the "
     "exponential of its standard error. With few seeds one standard error is weak evidence. Small is good. ★ marks "
@@ -265,12 +298,13 @@ def parts(summary: Summary) -> list[Part]:
     return [
         Part(CELLS[0], f"{summary['runs']} runs. {_CELL_WORDS}", *_cells(summary)),
         Part(f"{titles[summary['recommended']]} against {rivals}", _member_words(summary), *_rivalry(summary)),
-        Part(CELLS[1], _DEEP_WORDS, *_cells(summary, deep=True)),
+        Part(CELLS[1], _DEEP_WORDS, *_cells(summary, "deep")),
         Part(
             f"{titles[summary['recommended_deep']]} against {rivals}, deep tasks",
             _member_words(summary, "_deep"),
             *_rivalry(summary, "_deep"),
         ),
+        *_claim_parts(summary),
         Part("Where a rival is better than everything of ours", _rival_words(summary)),
         Part("Mean ranks", ranked, *_ranks(summary)),
         Part("Performance profile, per step", solved, *_profile(summary, "profile_per_step")),

@@ -4,10 +4,11 @@ Steps and budgets were fixed before the first run of a task. A task that changes
 of the task before is refused.
 """
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-__all__ = ["DEEP", "SMALL", "TASKS", "LeagueTask"]
+__all__ = ["DEEP", "PAPER", "SMALL", "TASKS", "LeagueTask"]
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,16 @@ class LeagueTask:
     """How often a reported run is evaluated; None means as often as the protocol says."""
     warm_up: float | None = None
     """The share of the steps in which the learning rate rises to its full size; None means that it begins there."""
+    schedule: str | None = None
+    """One of `ggt_lab.runs.schedules.SCHEDULES`; None means a cosine."""
+    powers: Mapping[str, int] | None = None
+    """Where the search of each entrant begins, as `Entrant.power`; None means that the entrants say it. In a task of
+    the paper only these entrants enter, and their cells are played in this order."""
+
+    @property
+    def kind(self) -> str:
+        """Either "small", or "deep", or "paper": a claim of the paper, with entrants of its own."""
+        return "paper" if self.powers is not None else "deep" if self.deep else "small"
 
     def rules(self) -> dict[str, Any]:
         """All that decides a run: the fields that are set, without those that are words for readers."""
@@ -198,4 +209,78 @@ DEEP = (
 )
 """15 to 40 minutes each, on a GPU."""
 
-TASKS = (*SMALL, *DEEP)
+_PAPER: dict[str, Any] = {**_SPLIT, "deep": True, "seeds": 3}
+_PTB = "the Penn Treebank (downloaded, or --data DIR)"
+
+# The evaluations of these tasks are their epochs: the claims are about epochs. A search begins where earlier runs were
+# best, for everybody: those of the old records, and where there are none, those of the deep tasks above.
+PAPER = (
+    LeagueTask(
+        name="a2",
+        title="claim A2, Transformer of 10.8 M, PTB characters: test loss",
+        problem="league-a2",
+        steps=4 * 306,
+        tuning_steps=2 * 306,
+        evaluations=4,
+        minutes=25,
+        warm_up=0.05,
+        powers={
+            **{"ggt-200": -1, "adam": -6, "sgd": -2, "adagrad": -6, "ggt-200-parameter": -2},
+            **{"adamw": -6, "muon": -4, "normuon": -4, "soap-2048": -5},
+        },
+        data=_PTB,
+        **_PAPER,
+    ),
+    LeagueTask(
+        name="r2",
+        title="claims R2 and R3, LSTM of 5.5 M, PTB characters, batches of 256: test loss",
+        problem="league-r2",
+        steps=8 * 195,
+        tuning_steps=4 * 195,
+        evaluations=8,
+        minutes=25,
+        warm_up=0.05,
+        powers={
+            **{"ggt-200": 1, "adam": -5, "sgd": 0, "adagrad": -3, "ggt-200-parameter": 0},
+            **{"adamw": -5, "muon": -4, "normuon": -4, "soap-2048": -4},
+        },
+        data=_PTB,
+        **_PAPER,
+    ),
+    LeagueTask(
+        name="r4",
+        title="claim R4, LSTM of 24 M, PTB words: test loss",
+        problem="league-r4",
+        steps=6 * 663,
+        tuning_steps=3 * 663,
+        evaluations=6,
+        minutes=40,
+        warm_up=0.05,
+        powers={
+            **{"ggt-200": 1, "adam": -6, "sgd": 1, "adagrad": -4, "ggt-200-parameter": 0},
+            **{"adamw": -6, "muon": -4, "normuon": -4, "soap-2048": -5},
+        },
+        data=_PTB,
+        **_PAPER,
+    ),
+    # Sixteen epochs: with fewer, two decays would fall into one epoch. The paper names the schedule: no warm-up.
+    LeagueTask(
+        name="a1",
+        title="claim A1, VGG-19 without batch norm, CIFAR-10: test loss",
+        problem="league-a1",
+        steps=16 * 351,
+        tuning_steps=8 * 351,
+        evaluations=16,
+        minutes=40,
+        schedule="halving",
+        powers={
+            **{"ggt-200": -2, "sgd": -3, "adam": -8, "adagrad": -7, "ggt-200-parameter": -3},
+            **{"adamw": -8, "muon": -5, "normuon": -5, "soap-2048": -6},
+        },
+        data="CIFAR-10 (downloaded, or --data DIR)",
+        **_PAPER,
+    ),
+)
+"""Claims of the paper whose old records have flaws; `paper_claims` judges them. Minutes are of a GPU with 15 runs."""
+
+TASKS = (*SMALL, *DEEP, *PAPER)

@@ -1,7 +1,8 @@
 """The deep tasks of the league: deep problems with a part of the data to tune on and another part to report.
 
-Nothing is regularized but by the optimizer's own weight decay, which the league tunes. Nothing is compiled: a league
-has many short runs, and each would wait for the compiler.
+Nothing is regularized but by the optimizer's own weight decay, which the league tunes; the models of the paper's claims
+keep the regularization that they had. Nothing is compiled: a league has many short runs, and each would wait for the
+compiler.
 """
 
 from collections.abc import Mapping
@@ -13,10 +14,20 @@ from ggt_lab.data import Text, synthetic_text
 from ggt_lab.data.python_sources import load_python_sources
 from ggt_lab.models.small_resnet import SmallResNet
 from ggt_lab.problems.deep_problem import register_with_tiny
-from ggt_lab.problems.image_problems import Cifar10, ImageProblem
-from ggt_lab.problems.text_problems import PTBCharacters, PTBCharactersTransformer
+from ggt_lab.problems.image_problems import Cifar10, Cifar10VGG, ImageProblem
+from ggt_lab.problems.text_problems import PTBCharacters, PTBCharactersTransformer, PTBWords
 
-__all__ = ["BytesGPT", "LeagueGPT", "LeagueLSTM", "LeagueShakeShake", "LeagueSmallResNet"]
+__all__ = [
+    "BytesGPT",
+    "LeagueA1",
+    "LeagueA2",
+    "LeagueGPT",
+    "LeagueLSTM",
+    "LeagueR2",
+    "LeagueR4",
+    "LeagueShakeShake",
+    "LeagueSmallResNet",
+]
 
 
 @register_with_tiny("league-gpt-ptb")
@@ -65,3 +76,36 @@ class LeagueSmallResNet(ImageProblem):
 
     def _make_model(self) -> nn.Module:
         return SmallResNet(self.width, self.blocks)
+
+
+@register_with_tiny("league-a1")
+class LeagueA1(Cifar10VGG):
+    """The VGG-19 of claim A1; 5,000 training images are set aside to tune on."""
+
+    head = "classify.7.weight"
+    validation, compiled = 5000, False
+    tiny: ClassVar[Mapping[str, Any]] = {**Cifar10VGG.tiny, "validation": 16}
+
+
+@register_with_tiny("league-a2")
+class LeagueA2(PTBCharactersTransformer):
+    """The Transformer of claim A2, with its dropout and its batches; tuned on the validation text."""
+
+    metric, with_test, compiled = "test_loss", True, False
+
+
+@register_with_tiny("league-r2")
+class LeagueR2(PTBCharacters):
+    """The LSTM of claim R2: batches of 256, dropout, weight drop and penalty; tuned on the validation text."""
+
+    metric, with_test = "test_loss", True
+    batch, captured = 256, True
+
+
+@register_with_tiny("league-r4")
+class LeagueR4(PTBWords):
+    """The word LSTM of claim R4 with the batches and the clipping of AWD-LSTM; tuned on the validation text."""
+
+    head = "embed.weight"  # the output weights are tied to it
+    metric, with_test = "test_loss", True
+    batch, clip = 20, 0.25

@@ -35,7 +35,8 @@ class TextProblem(DeepProblem):
 
     `evaluate` gives ``validation_perplexity``, ``validation_loss`` (the mean number of nats per token over the whole
     validation text), ``train_loss`` and ``train_perplexity``. Each epoch begins at another place of the text, goes
-    around its end, and leaves out the tokens that do not fill a batch. With ``with_test`` there is also ``test_loss``.
+    around its end, and leaves out the tokens that do not fill a batch. With ``with_test`` there are also ``test_loss``
+    and ``test_perplexity``.
     """
 
     metric = "validation_perplexity"
@@ -66,7 +67,10 @@ class TextProblem(DeepProblem):
     def _evaluate(self) -> dict[str, float]:
         loss = self._loss_on(self.validation)
         numbers = {"validation_perplexity": perplexity(loss), "validation_loss": loss}
-        return {**numbers, "test_loss": self._loss_on(self.test)} if self.with_test else numbers
+        if self.with_test:
+            test = self._loss_on(self.test)
+            numbers |= {"test_perplexity": perplexity(test), "test_loss": test}
+        return numbers
 
     def _loss_on(self, text: Tensor) -> float:
         """Predict every token of a text once, without the first."""

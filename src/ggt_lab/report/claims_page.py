@@ -3,7 +3,8 @@
 ``ggt claims`` reads every ``verdicts.json`` and every record of speed below a folder. It writes ``claims.json`` into
 that folder, and a page for people. The names of the folders below it begin with dates. Of two verdicts on one statement
 the verdict in the later folder counts; of two folders with one date the later in the alphabet counts. A verdict without
-runs never hides a verdict with runs. Smoke tests do not count. Verdicts of old records are said in the words of today
+runs never hides a verdict with runs. A record may also name statements in other words that it replaces: the league does
+so for claims that it ran again. Smoke tests do not count. Verdicts of old records are said in the words of today
 (`ggt_lab.report.plain_words`) before statements are compared.
 """
 
@@ -80,7 +81,10 @@ def collect(records: Path) -> list[Row]:
     """
     newest: dict[tuple[str, str], Row] = {}
     for folder in sorted(path for path in records.iterdir() if path.is_dir()):
-        for verdict, where in _verdicts(folder, records):
+        found, replaced = _verdicts(folder, records)
+        for key in replaced:
+            newest.pop(key, None)
+        for verdict, where in found:
             if verdict.claim not in PAPER:
                 raise ValueError(f"{where}: there is no claim {verdict.claim!r}; there are {', '.join(PAPER)}")
             row, key = _row(verdict, where), (verdict.claim, verdict.statement)
@@ -95,9 +99,9 @@ def collect(records: Path) -> list[Row]:
     return sorted(rows, key=lambda row: order.index(row.claim))
 
 
-def _verdicts(folder: Path, records: Path) -> list[tuple[Verdict, str]]:
-    """All verdicts of one dated folder, each with the folder that it comes from."""
-    found = []
+def _verdicts(folder: Path, records: Path) -> tuple[list[tuple[Verdict, str]], list[tuple[str, str]]]:
+    """All verdicts of one dated folder, each with the folder that it comes from; claims and statements it replaces."""
+    found, replaced = [], list[tuple[str, str]]()
     for file in sorted(folder.rglob("verdicts.json")):
         try:
             read = read_verdicts(file)
@@ -105,11 +109,12 @@ def _verdicts(folder: Path, records: Path) -> list[tuple[Verdict, str]]:
             raise ValueError(f"{file} is not what `ggt reproduce` writes ({error}); run it again") from error
         if not read.smoke:
             found += [(in_plain_words(verdict), str(file.parent.relative_to(records))) for verdict in read.verdicts]
-    return found + [(verdict, folder.name) for verdict in speed_verdicts(read_cases([folder]))]
+            replaced += read.replaces
+    return found + [(verdict, folder.name) for verdict in speed_verdicts(read_cases([folder]))], replaced
 
 
 def _row(verdict: Verdict, where: str) -> Row:
-    return Row(**asdict(verdict), status=verdict.word if verdict.n > 0 else NOT_RUN, record=where)
+    return Row(**asdict(verdict), status=verdict.word_or_not_run, record=where)
 
 
 def page(rows: Sequence[Row], records: str) -> str:

@@ -1,0 +1,172 @@
+"""The claims of the paper that the league judges, by the kinds of claims that judge the paper's experiments.
+
+An entrant counts when its cell is complete. Where all of its trials diverged, it counts as diverged. A claim whose
+entrants are not there yet is not run. The epochs of a run are its evaluations, and all numbers are of data that nobody
+was tuned on: the perplexity of the test text stands where the old records have that of the validation text.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from ggt_lab.experiments.claim import Claim, Runs
+from ggt_lab.experiments.curve_claims import EarlyLead, FastestAfterDecays
+from ggt_lab.experiments.end_claims import Compared, GapAtEnd, LevelAtEnd
+from ggt_lab.experiments.verdicts import Verdict
+from ggt_lab.experiments.wall_clock_claims import FirstInSeconds, StepTimes
+from ggt_lab.league.cells import Cell, cell_of, fresh_records
+from ggt_lab.league.play import Field
+from ggt_lab.league.tasks import LeagueTask
+from ggt_lab.runs.results import Record
+
+__all__ = ["CLAIMS", "NAMES", "judged", "replaced_by"]
+
+NAMES = {
+    **{"ggt-200": "GGT", "ggt-200-parameter": "GGT by parameter", "adam": "Adam", "adagrad": "AdaGrad", "sgd": "SGD"},
+    **{"adamw": "AdamW", "muon": "Muon", "normuon": "NorMuon", "soap-2048": "SOAP"},
+}
+"""The entrants as the claims name them."""
+_BASELINES, _NEWER = ("Adam", "AdaGrad", "SGD"), ("AdamW", "Muon", "NorMuon", "SOAP")
+_TEST, _TRAINING = "test_perplexity", "train_perplexity"
+_ALIKE = ", tuned alike: "
+"""The words between the length of the runs and what is claimed."""
+_AFTER_500 = "after 500 epochs 2.42, Adam 2.51, AdaGrad 2.65, SGD 2.76"
+
+
+def _in_seconds(where: str, others: tuple[str, ...], paper: str) -> FirstInSeconds:
+    missing = "`ggt league --task r2 --times` measures them"
+    return FirstInSeconds("R3", "GGT", others, _TEST, "r2", paper, where=where, measure=missing)
+
+
+CLAIMS: Mapping[str, Sequence[Claim]] = {
+    "a2": [
+        claim
+        for key in (_TRAINING, _TEST)
+        for claim in (
+            EarlyLead("A2", "GGT", "Adam", key, "an initial lead of GGT, then Adam wins"),
+            GapAtEnd("A2", "Adam", "GGT", key, 0.0, "Adam wins in the end"),
+            Compared("A2", "GGT", _NEWER, key),
+            Compared("A2", "GGT by parameter", ("GGT", *_BASELINES), key),
+        )
+    ],
+    "r2": [
+        *(GapAtEnd("R2", "GGT", name, _TEST, 0.0, _AFTER_500) for name in _BASELINES),
+        Compared("R2", "GGT", _NEWER, _TEST),
+        Compared("R2", "GGT by parameter", ("GGT", *_BASELINES), _TEST),
+        _in_seconds("with batches of 256", _BASELINES, "ahead in wall-clock throughout"),
+        _in_seconds("against AdamW, Muon, NorMuon and SOAP", _NEWER, "not compared"),
+    ],
+    "r4": [
+        LevelAtEnd("R4", "GGT", "Adam", _TEST, 1.0, "level with Adam"),
+        EarlyLead("R4", "GGT", "Adam", _TEST, "ahead only in the first ~20 epochs", until=(10, 30)),
+        Compared("R4", "GGT", _NEWER, _TEST),
+        Compared("R4", "GGT by parameter", ("GGT", *_BASELINES), _TEST),
+    ],
+    "a1": [
+        GapAtEnd("A1", "GGT", "SGD", "test_error", -0.015, "about 1 % behind SGD at the end"),
+        GapAtEnd("A1", "GGT", "Adam", "train_loss", 0.1, "diagonal methods fail to train"),
+        GapAtEnd("A1", "GGT", "AdaGrad", "train_loss", 0.1, "diagonal methods fail to train"),
+        FastestAfterDecays("A1", "GGT", _BASELINES, "train_loss", "GGT trains the most rapidly just after each decay"),
+        *(Compared("A1", "GGT", _NEWER, key) for key in ("train_loss", "test_error")),
+        *(Compared("A1", "GGT by parameter", ("GGT", *_BASELINES), key) for key in ("train_loss", "test_error")),
+    ],
+}
+"""The claims of each task of the paper."""
+
+
+def judged(field: Field, done: Mapping[str, Record], step_seconds: Mapping[tuple[str, str], float]) -> list[Verdict]:
+    """The verdicts of the paper's tasks in a field that have a finished run.
+
+    Args:
+        field: the protocol, the tasks and the device on which they were played.
+        done: the finished runs by key.
+        step_seconds: the seconds of a step, by task and entrant.
+    """
+    played = {record["task"] for record in done.values()}
+    verdicts = []
+    for task in field.tasks:
+        if task.name not in CLAIMS or task.name not in played:
+            continue
+        entrants = [each for one, each in field.cells() if one == task]
+        cells = {NAMES[each.name]: cell_of(field, task, each, done) for each in entrants}
+        runs = {NAMES[each.name]: _runs(field, task, cells[NAMES[each.name]], done) for each in entrants}
+        command = f"ggt league --task {task.name} --device {field.device}"
+        times = _step_times(task, step_seconds)
+        claims = [replace(c, times=times) if isinstance(c, FirstInSeconds) else c for c in CLAIMS[task.name]]
+        found = [claim.verdict(runs, command) for claim in claims]
+        found += _about_the_runs(found[0].claim, list(cells.items()), runs, command)
+        verdicts += [
+            replace(verdict, statement=f"in {task.evaluations} epochs{_ALIKE}{verdict.statement}") for verdict in found
+        ]
+    return verdicts
+
+
+def replaced_by(verdicts: Sequence[Verdict]) -> list[tuple[str, str]]:
+    """The claims and statements of older records that these verdicts replace: those of another length and split."""
+    return [
+        (each.claim, each.statement.partition(_ALIKE)[2].replace("test perplexity", "validation perplexity"))
+        for each in verdicts
+        if each.n > 0
+    ]
+
+
+def _runs(field: Field, task: LeagueTask, cell: Cell, done: Mapping[str, Record]) -> list[Record]:
+    """The fresh runs of a complete cell as the claims want them; diverged ones where all trials diverged."""
+    if cell.status == "diverged":
+        return [{"status": "diverged", "curve": [{"epoch": 0, "step": 0}]} for _ in field.protocol.seeds_of(task)]
+    if cell.status != "done":
+        return []
+    records = fresh_records(field, task, field.protocol.entrant(cell.entrant), done)
+    return [
+        {"status": r["status"], "curve": [{"epoch": epoch, **point} for epoch, point in enumerate(r["points"])]}
+        for r in records
+    ]
+
+
+def _step_times(task: LeagueTask, step_seconds: Mapping[tuple[str, str], float]) -> StepTimes | None:
+    """The step times of a task; None where they were not measured."""
+    ms = {NAMES[name]: 1000 * each for (where, name), each in step_seconds.items() if where == task.name}
+    if "SGD" not in ms:
+        return None
+    ratios = {name: each / ms["SGD"] for name, each in ms.items()}
+    return StepTimes({task.name: {"times": {"SGD": {"median_ms": ms["SGD"]}}, "over_SGD": ratios}})
+
+
+def _about_the_runs(claim: str, cells: Sequence[tuple[str, Cell]], runs: Runs, command: str) -> list[Verdict]:
+    """Whether every best rate lies inside of its grid, and who took part."""
+    n = max(map(len, runs.values()))
+    tuned = [(name, cell) for name, cell in cells if cell.status == "done"]
+    edges = [name for name, cell in tuned if cell.edge]
+    rates = ", ".join(f"{name} {cell.lr:.2g}" for name, cell in tuned)
+    took = [name for name, cell in cells if runs[name]]
+    missing = [f"{name}: not run ({cell.why or 'no run'})" for name, cell in cells if not runs[name]]
+    diverged = [f"{name} {cell.why or f'{cell.diverged} of {len(cell.values)}'}" for name, cell in cells if _lost(cell)]
+    skipped = [f"{name} {cell.skipped}" for name, cell in tuned if cell.skipped]
+    words = [f"took part: {', '.join(took) or 'nobody'}", *missing]
+    words += [f"diverged seeds: {', '.join(diverged)}"] if diverged else []
+    words += [f"skipped steps: {', '.join(skipped)}" if skipped else "no step was skipped"]
+    return [
+        Verdict(
+            claim,
+            "every best learning rate lies inside of its grid",
+            "learning rates tuned per optimizer",
+            f"at the edge: {', '.join(edges)}; of {rates}" if edges else f"all inside: {rates}",
+            None,
+            n,
+            not edges if tuned else None,
+            command,
+        ),
+        Verdict(
+            claim,
+            "every entrant was run, and no seed diverged",
+            "not stated",
+            "; ".join(words),
+            None,
+            n,
+            not missing and not diverged if took else None,
+            command,
+        ),
+    ]
+
+
+def _lost(cell: Cell) -> bool:
+    return cell.status == "diverged" or cell.diverged > 0
