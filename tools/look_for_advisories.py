@@ -72,7 +72,7 @@ def verdict(answer: dict[str, Any]) -> tuple[str, bool]:
     if skipped:
         lines.append(
             f"Not looked up: {', '.join(skipped)}. The service has no advisories for these versions, or it was not "
-            "reached. Run this where https://pypi.org itself can be reached."
+            "reached. Run this where the public package index itself can be reached."
         )
     return "\n".join(lines), bool(packages) and not skipped and not named
 
