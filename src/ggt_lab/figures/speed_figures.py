@@ -90,15 +90,16 @@ def _best(result: dict[str, Any]) -> float:
 
 
 def _draw_training(records: Sequence[Record], path: Path) -> list[Path]:
-    figure, axes = plt.subplots(figsize=(9.5, 4), layout="constrained")
+    figure, axes = plt.subplots(figsize=(13, 4.2), layout="constrained")
     measured = (name for record in records for name in record["result"]["over_SGD"])
     names = [name for name in dict.fromkeys(measured) if name.startswith("GGT")]
     width = 0.8 / len(names)
     for number, (name, color) in enumerate(zip(names, itertools.cycle(COLORS), strict=False)):
         places = [group + number * width for group in range(len(records))]
         heights = [100 * (record["result"]["over_SGD"].get(name, float("nan")) - 1) for record in records]
-        bars = axes.bar(places, heights, width=0.92 * width, color=color, label=name)
-        axes.bar_label(bars, fmt=lambda percent: f"{percent:z.1f}", fontsize=7, padding=1)
+        hatch = "///" if number >= len(COLORS) else None  # a colour that comes back
+        bars = axes.bar(places, heights, width=0.92 * width, color=color, label=name, hatch=hatch, edgecolor="white")
+        axes.bar_label(bars, fmt=lambda percent: f"{percent:z.1f}", fontsize=6.5, padding=1)
     axes.axhline(0.0, color="black", linewidth=0.8)
     labels = [f"{fill(r['result']['model'], 12)}\n{r['result']['mode']}" for r in records]
     axes.set_xticks([group + 0.4 - width / 2 for group in range(len(records))], labels, fontsize=9)
