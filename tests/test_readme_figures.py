@@ -91,11 +91,6 @@ def promised(what):
     return found
 
 
-def speed(model, rows, mode):
-    """The time of a training step with a bfloat16 window, divided by the time with SGD."""
-    return promised(f"training step over a training step with SGD, {model.upper()}, r = {rows}, bfloat16, {mode}")
-
-
 def speed_whiten(model):
     """The time of a training step with whiten(AdamW), divided by the time with fused AdamW."""
     return promised(
@@ -203,7 +198,6 @@ FIGURES = [
     ten_pairs,
     pair_wins,
     pairs,
-    speed,
     speed_whiten,
     league_mean,
     league_step,
