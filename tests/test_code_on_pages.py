@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from ggt_lab.cli.commands import COMMANDS, run_command
 from ggt_lab.cli.options import read
-from torch_ggt import GGT, whiten
+from torch_ggt import GGT, param_groups, whiten
 from torch_ggt.rules import RULES
 from torch_ggt.scopes import SCOPES
 
@@ -112,6 +112,14 @@ def test_the_swap_runs(page):
             del names["whiten"]
             exec(compile("\n".join(lines), page, "exec"), names)
             assert isinstance(names["optimizer"], torch.optim.Optimizer)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_an_optimizer_in_a_sentence_can_be_made(page):
+    """What a reader would copy from a sentence or a table: `GGT(…)` with all its options."""
+    for code in re.findall(r"`(GGT\((?:model\.|param_groups\(model)[^`]*\))`", PAGES[page]):
+        if "<" not in code and "…" not in code:
+            eval(code, {"GGT": GGT, "param_groups": param_groups, "model": torch.nn.Linear(8, 1)})
 
 
 def command_lines(page):
