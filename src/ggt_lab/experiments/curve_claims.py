@@ -84,7 +84,7 @@ class _OfCurves(Claim):
 
 @dataclass(frozen=True)
 class EarlyLead(_OfCurves):
-    """``who`` is below ``other`` from the first epoch on, and above at the end.
+    """``who`` is below ``other`` from the first epoch, or other ``unit``, on, and above at the end.
 
     The lead must end at an epoch within ``until``, or at any epoch if that is None. Runs that end in the
     lead, before the last epoch of ``until``, do not decide.
@@ -96,6 +96,8 @@ class EarlyLead(_OfCurves):
     key: str
     paper: str
     until: tuple[int, int] | None = None
+    unit: str = "epoch"
+    """What the points of the curves are."""
 
     def entrants(self) -> tuple[str, ...]:
         """Both."""
@@ -113,7 +115,8 @@ class EarlyLead(_OfCurves):
         ahead = [epoch for epoch in epochs if own[epoch] < theirs[epoch]]
         lead = list(itertools.takewhile(lambda epoch: own[epoch] < theirs[epoch], epochs))
         low, high = self.until or (1, math.inf)
-        where = f"epoch{'s' * (len(ahead) > 1)} {epochs_in_words(ahead)} (of {len(epochs)})" if ahead else "no epoch"
+        plural = "s" * (len(ahead) > 1)
+        where = f"{self.unit}{plural} {epochs_in_words(ahead)} (of {len(epochs)})" if ahead else f"no {self.unit}"
         ours = f"ahead at {where}; at the end {own[epochs[-1]]:.4g} against {theirs[epochs[-1]]:.4g}"
         if self.until is not None and lead == epochs and epochs[-1] < high:
             return f"{ours}; the runs end before epoch {high}", None

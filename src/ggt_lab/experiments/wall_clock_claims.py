@@ -92,13 +92,15 @@ class FirstInSeconds(Claim):
     where: str = ""
     """Words that say in which runs, if there are several experiments."""
     times: StepTimes | None = None
+    at: str = "at the end of an epoch"
+    """When the curves have points, in words."""
     measure: str = f"measure them alone on the GPU ({_MEASURE}), and give --step-times FOLDER"
     """What to do where there are no step times."""
 
     def judge(self, runs: Runs) -> Finding:
         """Count the levels that ``who`` reaches first, and say how many times sooner."""
         sense = "the first to reach every" if self.wins else "not always the first to reach a"
-        words = f"{in_words(self.key)} that a baseline reaches at the end of an epoch"
+        words = f"{in_words(self.key)} that a baseline reaches {self.at}"
         statement = f"{self.where}: " * bool(self.where) + f"in seconds, {self.who} is {sense} {words}"
         missing = absent(runs, *self.others)
         if absent(runs, self.who) or len(missing) == len(self.others):

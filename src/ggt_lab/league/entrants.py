@@ -44,7 +44,7 @@ class Entrant:
     deep: bool = False
     """It enters the deep tasks, too."""
     paper: bool = False
-    """It enters the tasks of the paper's claims alone."""
+    """It enters for the paper's claims alone: the tasks that name it."""
 
     def rules(self) -> dict[str, Any]:
         """All that decides a run: the fields without the title, and without those that say which tasks it enters."""
@@ -61,7 +61,7 @@ _NORMUON = "NorMuonAndAdamW(momentum={momentum}, weight_decay={weight_decay})"
 _SOAP = "pytorch_optimizer.SOAP(betas=({momentum}, 0.95), weight_decay={weight_decay})"
 _GGT_200 = (
     "PaperGGT(window=200, window_dtype='bfloat16', adjust_lr_fn='original', betas=({momentum}, 0.999), "
-    "weight_decay={weight_decay}"
+    "weight_decay={weight_decay})"
 )
 _GGT = "betas=({{momentum}}, {beta2}), weight_decay={{weight_decay}}"
 
@@ -113,15 +113,7 @@ ENTRANTS = (
     Entrant("whiten-muon", "whiten(Muon)", f"whiten({_MUON}, window=50)", deep=True),
     Entrant("whiten-normuon", "whiten(NorMuon)", f"whiten({_NORMUON}, window=50)"),
     Entrant("whiten-soap", "whiten(SOAP)", f"whiten({_SOAP}, window=50)", deep=True),
-    Entrant("ggt-200", "GGT (paper, 200 rows)", f"{_GGT_200})", power=0, changes=_LONG_STEPS, paper=True),
-    Entrant(
-        "ggt-200-parameter",
-        "GGT by parameter, 200 rows",
-        f"{_GGT_200}, scope='parameter')",
-        power=-1,
-        changes=_LONG_STEPS,
-        paper=True,
-    ),
+    Entrant("ggt-200", "GGT (paper, 200 rows)", _GGT_200, power=0, changes=_LONG_STEPS, paper=True),
     Entrant(
         "adam", "Adam", "Adam(betas=({momentum}, 0.999), weight_decay={weight_decay})", changes=_COUPLED, paper=True
     ),
@@ -135,13 +127,6 @@ ENTRANTS = (
             *({"initial": 0.1}, {"weight_decay": 1e-3}, {"initial": 0.01}),
             *({"weight_decay": 1e-4}, {"initial": 1.0}),
         ),
-        paper=True,
-    ),
-    # Without the limit, the 10,000 words of PTB would give a matrix of 10,000 × 10,000 to be decomposed.
-    Entrant(
-        "soap-2048",
-        "SOAP (sides up to 2048)",
-        "pytorch_optimizer.SOAP(betas=({momentum}, 0.95), weight_decay={weight_decay}, max_precondition_dim=2048)",
         paper=True,
     ),
 )

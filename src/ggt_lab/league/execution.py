@@ -1,5 +1,6 @@
 """One run of the league, in this process."""
 
+import gc
 import math
 import time
 from typing import Any
@@ -35,6 +36,9 @@ def execute(run: LeagueRun) -> Record:
     """
     clock = time.process_time if run.device == "cpu" else time.perf_counter
     began = clock()
+    if run.device != "cpu":  # the memory of the run before this one belongs to everybody who shares the device
+        gc.collect()
+        torch.cuda.empty_cache()
     problem = fresh_problem(run.task.problem, run.seed, run.device)
     stepper = make_stepper(
         problem,

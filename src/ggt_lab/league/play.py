@@ -43,12 +43,12 @@ class Field(NamedTuple):
         return dict(json.loads(json.dumps(rules)))
 
     def cells(self) -> list[tuple[LeagueTask, Entrant]]:
-        """Every entrant on every task that it enters; in a task of the paper, in the order of the task."""
+        """Every entrant on every task that it enters. Those that the task names come first, in its order."""
         found = []
         for task in self.tasks:
             entrants = [each for each in self.entrants if self.protocol.enters(each, task)]
-            order = list(task.powers or ())
-            found += [(task, each) for each in sorted(entrants, key=lambda e: order.index(e.name) if order else 0)]
+            order = [*task.powers, *(each.name for each in entrants if each.name not in task.powers)]
+            found += [(task, each) for each in sorted(entrants, key=lambda e: order.index(e.name))]
         return found
 
 

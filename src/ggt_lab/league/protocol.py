@@ -20,8 +20,8 @@ schedule. A task of the paper may name another schedule. A step whose loss or gr
 counted, for everybody; ten in a row end a run as diverged, and so does a metric that is not finite. The length of a run
 is a number of gradients: for L-BFGS those of its line search count.
 
-**The paper's tasks.** Claims of the paper have entrants of their own, and their searches begin at the rates that were
-best in earlier runs, for everybody.
+**Claims of the paper.** Their tasks have entrants of their own, whose searches begin at the rates that were best in
+earlier runs.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 from ggt_lab.league.entrants import ENTRANTS, Entrant
-from ggt_lab.league.tasks import PAPER, TASKS, LeagueTask
+from ggt_lab.league.tasks import TASKS, LeagueTask
 from ggt_lab.runs.results import Record
 
 __all__ = [
@@ -75,9 +75,9 @@ class Protocol:
         return self.seeds[: task.seeds]
 
     def enters(self, entrant: Entrant, task: LeagueTask) -> bool:
-        """Whether it enters: L-BFGS needs full batches, deep tasks have few entrants, the paper's tasks their own."""
-        if task.powers is not None or entrant.paper:
-            return entrant.name in (task.powers or ())
+        """Whether it enters: L-BFGS needs full batches, deep tasks have few entrants, the paper's claims their own."""
+        if entrant.paper or task.closed or entrant.name in task.powers:
+            return entrant.name in task.powers
         return (entrant.kind == "first order" or task.full_batch) and (entrant.deep or not task.deep)
 
     def common(self) -> Record:
@@ -98,12 +98,12 @@ def _tiny(task: LeagueTask) -> LeagueTask:
 
 
 class _Smoke(Protocol):
-    """All entrants on the first task, two on every other one; the paper's own entrants on the first of its tasks."""
+    """All entrants on the first task, two on every other one, and the entrants of the paper's claims on one of them."""
 
     def enters(self, entrant: Entrant, task: LeagueTask) -> bool:
         names = ("ggt-200", "adam") if task.kind == "paper" else (self.checked, f"whiten-{self.checked}")
         few = entrant.name in names
-        alone = entrant.paper and task.name == PAPER[0].name
+        alone = entrant.paper and task.name == "lstm-ptb"
         return (few or alone or task == self.tasks[0]) and super().enters(entrant, task)
 
 
@@ -166,7 +166,7 @@ def trials_of(
 ) -> list[LeagueRun]:
     """The trials as far as they can be told from the finished ones; the last of them may not be finished."""
     cell = _Cell(protocol, task, entrant, device)
-    power = entrant.power if task.powers is None else task.powers[entrant.name]
+    power = task.powers.get(entrant.name, entrant.power)
     trials = [cell.trial(power + step, entrant.start) for step in (-1, 0, 1)]
     widened = changed = 0
     while len(trials) < protocol.trials and all(trial.key in done for trial in trials):

@@ -66,7 +66,7 @@ class DeepProblem:
         gradient_scale: a power of two by which gradients are larger on their way through the model. Float16 turns
             numbers below 6e-8 into zero, and in a mean over many tokens the gradient of one token is that small.
         captured: on a GPU, let `take_gradients` make a CUDA graph of the forward and backward pass.
-        compiled: on a GPU, let torch.compile fuse the small kernels of the model; this takes about a minute once.
+        compiled: on a GPU, let torch.compile fuse the small kernels of a training step; this takes about a minute once.
         l2: λ. The objective is the loss plus λ/2·‖w‖² over all parameters; reported losses are without the penalty.
         clip: `take_gradients` clips the gradient to this norm; 0 leaves it alone.
         synthetic: use made-up data in place of the real data.
@@ -197,7 +197,8 @@ class DeepProblem:
     def held_out(self) -> dict[str, float]:
         """Numbers of held-out data alone. This look changes nothing."""
         self.model.eval()
-        with self._precision():
+        # A look is short, and to compile the model again for it takes longer.
+        with self._precision(), torch.compiler.set_stance("force_eager"):
             return self._evaluate()
 
     def evaluate(self) -> dict[str, float]:
