@@ -1,7 +1,7 @@
 """E1 with gradients in the window, and with momentum beside it: `python benchmarks/gradient_spectra.py OUT`.
 
 The paper's window holds gradients; the long runs of `ggt reproduce E1` held momentum. Here both are run, with the
-models of E1 made small enough for a CPU (about 45 minutes on one core). Each writes OUT/gradient and OUT/momentum as
+models of E1 made small enough for a CPU (40 minutes on one core). Each writes OUT/gradient and OUT/momentum as
 `ggt reproduce` would: runs, spectra, verdicts, a figure. `--smoke` does so with tiny models in a minute.
 
 On a GPU, with the models and the lengths of E1 itself:
@@ -16,12 +16,16 @@ it has 39,000 and 10,500. At 7 ms and 12 ms a step, both histories together take
 import argparse
 import math
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ggt_lab.experiments.deep_race import DeepRace
 from ggt_lab.experiments.experiment import Settings, reproduce
 from ggt_lab.experiments.spectra_over_training import SpectraOverTraining
+from ggt_lab.experiments.verdicts import Verdict
+from ggt_lab.runs.results import Record
 
 HISTORIES = ("gradient", "momentum")
 RATES = {
@@ -35,13 +39,25 @@ SMALL = {
 }
 
 
+class Spectra(SpectraOverTraining):
+    """E1, with words before each statement: its verdicts do not replace the verdicts of E1's long runs."""
+
+    words = ""
+
+    def verdicts(self, records: Sequence[Record], command: str) -> list[Verdict]:
+        """Judge as E1 does, and say which window it was."""
+        return [
+            replace(each, statement=f"{self.words}: {each.statement}") for each in super().verdicts(records, command)
+        ]
+
+
 def spec(history: str) -> str:
     """The paper's GGT with this history, all options written out."""
     options = f"history='{history}', finish='none', shrinkage=0.0, weight_decay=0.0, adjust_lr_fn='original'"
     return f"GGT(window=200, window_dtype='float32', {options})"
 
 
-def experiment(history: str, *, full: bool) -> SpectraOverTraining:
+def experiment(history: str, *, full: bool) -> Spectra:
     """E1 with the CNN and the RNN, small or as they are."""
 
     def part(name: str, title: str, problem: str, lengths: tuple[int, int], every: int, **options: Any) -> DeepRace:
@@ -61,7 +77,9 @@ def experiment(history: str, *, full: bool) -> SpectraOverTraining:
     cnn = part("CNN", "Shake-Shake, CIFAR-10", "cifar10", (3, 30) if full else (1, 5), 12 if full else 8)
     constant = {"schedule": "constant", "tuning_schedule": "cosine"}
     rnn = part("RNN", "3-layer LSTM, PTB characters", "ptb-chars", (4 if full else 1, 5), 2 if full else 8, **constant)
-    return SpectraOverTraining({"CNN": cnn, "RNN": rnn})
+    found = Spectra({"CNN": cnn, "RNN": rnn})
+    found.words = f"{history} in the window, {'the models of E1' if full else 'small models'}"
+    return found
 
 
 def main(words: list[str] | None = None) -> None:
@@ -85,7 +103,7 @@ def main(words: list[str] | None = None) -> None:
         if found.left:
             print(f"{history} in the window: time is up, {found.left} runs are left")
         for verdict in found.verdicts:
-            print(f"{history} in the window: {verdict.statement}: {verdict.word}: {verdict.ours}")
+            print(f"{verdict.statement}: {verdict.word}: {verdict.ours}")
 
 
 if __name__ == "__main__":

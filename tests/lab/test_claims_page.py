@@ -3,6 +3,7 @@
 import argparse
 import json
 import re
+import runpy
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,9 @@ import torch
 from ggt_lab.experiments.catalogue import chosen_experiment
 from ggt_lab.experiments.speed_claims import speed_verdicts
 from ggt_lab.experiments.verdicts import Verdict, read_verdicts, write_verdicts
+from ggt_lab.league.play import Field
+from ggt_lab.league.protocol import PROTOCOL
+from ggt_lab.league.summary import summarize
 from ggt_lab.report.claims_page import PAPER, collect, page, write_claims
 from ggt_lab.report.plain_words import in_plain_words, plain
 from ggt_lab.runs.results import Results
@@ -180,6 +184,12 @@ def test_other_words_are_no_other_figures():
 
 def judged_again(folder, command):
     """The verdicts of today on the results of a record."""
+    if command.startswith("ggt league"):
+        field = Field(PROTOCOL, PROTOCOL.tasks, PROTOCOL.entrants)
+        return [Verdict(**each) for each in summarize(field, folder)["claims"]]
+    if command.startswith("python benchmarks/gradient_spectra.py"):
+        experiment = runpy.run_path(ROOT / "benchmarks" / "gradient_spectra.py")["experiment"]
+        return experiment(folder.name, full=False).verdicts(list(Results(folder / "results.jsonl")), command)
     parser = argparse.ArgumentParser()
     parser.add_argument("name")
     parser.add_argument("--seeds")

@@ -47,7 +47,14 @@ def play(name, curves):
                     numbers = {"train_loss": value, "test_loss": value, "validation_loss": value, "test_error": value}
                     points.append({"step": epoch * task.steps // (len(losses) - 1), **numbers, **text})
                 done[run.key] = {
-                    **{"task": name, "entrant": entrant.name, "seed": run.seed, "steps": run.steps, "skipped": 2, "cost_s": 1.0},
+                    **{
+                        "task": name,
+                        "entrant": entrant.name,
+                        "seed": run.seed,
+                        "steps": run.steps,
+                        "skipped": 2,
+                        "cost_s": 1.0,
+                    },
                     **{"status": "done" if losses else "diverged", "points": points},
                 }
     return field, done

@@ -16,7 +16,7 @@ CPU = torch.device("cpu")
 
 NEED_DATA = {"cifar10", "cifar10-vgg", "ptb-chars", "ptb-chars-transformer", "ptb-words"}
 NEED_DATA |= {"league-gpt-ptb", "league-gpt-bytes", "league-lstm-ptb", "league-shake-shake", "league-resnet"}
-NEED_DATA |= {"league-a1", "league-a2", "league-r2", "league-r4"}
+NEED_DATA |= {"league-a1", "league-r4"}
 
 
 def test_names():

@@ -228,7 +228,7 @@ PAPER = (
         evaluations=4,  # one for each epoch: the claim is about epochs
         minutes=40,
         warm_up=0.05,
-        powers={"ggt-200": 1, "adam": -6, "adamw": -6},
+        powers={"ggt-200": 1, "adam": -6},
         data=_PTB,
         **_PAPER,
     ),
