@@ -2,7 +2,9 @@
 
 import json
 import math
+import runpy
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -19,6 +21,7 @@ from ggt_lab.league.steppers import make_stepper
 from ggt_lab.league.tables import cell_words, parts, rival_wins
 from ggt_lab.problems import problem_class
 from ggt_lab.report.page import write_report
+from ggt_lab.runs.results import Results
 
 CPU = torch.device("cpu")
 TASK, ADAMW = PROTOCOL.task("poisson"), PROTOCOL.entrant("adamw")
@@ -338,6 +341,23 @@ def test_the_smoke_league(tmp_path, capsys, monkeypatch):
     with pytest.raises(SystemExit):
         run_command(["league", "--out", str(tmp_path)])
     assert "holds results of another protocol" in " ".join(capsys.readouterr().out.split())
+
+
+LANES = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "league_lanes.py"))
+
+
+def test_lanes_fill_one_folder(tmp_path, capsys):
+    lanes = ["factorization: sgd muon", "factorization: adamw; jobs 2; later"]
+    assert [LANES["lane"](words)[1:] for words in lanes] == [(("sgd", "muon"), 1, False), (("adamw",), 2, True)]
+    words = [str(tmp_path), "--smoke", "--device", "cpu"]
+    assert LANES["main"]([*words, *lanes]) == 0
+    entrants = [run["entrant"] for run in Results(tmp_path / "results.jsonl")]
+    assert {name: entrants.count(name) for name in entrants} == {"sgd": 6, "muon": 6, "adamw": 10}  # checked at length
+    assert "factorization sgd+muon 12" in capsys.readouterr().out
+    for wrong, why in (("factorization", "is no lane"), ("factorization: sgd", "two lanes play sgd on factorization")):
+        with pytest.raises(SystemExit):
+            LANES["main"]([*words, "factorization: sgd", wrong])
+        assert why in " ".join(capsys.readouterr().err.split())
 
 
 def test_unknown_names(capsys):

@@ -44,6 +44,8 @@ class LeagueCommand:
     """A folder with the data of the tasks on a GPU."""
     out: Path | None = None
     """Folder of the results; out/league by default, out/league-smoke with --smoke."""
+    page: Path | None = None
+    """Write the page with all tables to this file, too, with links to the figures of the folder."""
 
     def run(self) -> None:
         """Make the runs that are missing, then write and show the summary."""
@@ -102,6 +104,9 @@ class LeagueCommand:
         self._write_verdicts(summary, folder)
         write_atomically(folder / "league.json", json.dumps(summary, indent=1, ensure_ascii=False) + "\n")
         write_atomically(folder / "league.md", page(summary))
+        if self.page is not None:
+            figures = os.path.relpath(folder, self.page.parent) + "/"
+            write_atomically(self.page, page(summary, figures))
         for table in parts(summary):
             if table.title in (*CELLS, VERDICTS) and table.rows:  # a league of deep tasks has no table of small ones
                 show_table(table.words, list(map(Column, table.columns)), table.rows)

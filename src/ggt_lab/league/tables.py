@@ -12,6 +12,12 @@ CELLS = ("The table", "Deep tasks", "Tasks of the paper")
 """The parts that have entrants × tasks."""
 VERDICTS = "Claims of the paper"
 """The part that has the verdicts."""
+_PER_STEP, _PER_SECOND = "Performance profile, per step", "Performance profile, per second"
+_FIGURES = {
+    CELLS[0]: ("cells.png", "Every run with a fresh seed, by task and entrant"),
+    _PER_STEP: ("profiles.png", "Performance profiles per step and per second"),
+}
+"""The figures that `ggt league` draws beside the page, by part."""
 
 Summary = Mapping[str, Any]
 Rows = list[list[str]]
@@ -88,8 +94,11 @@ def _cells(summary: Summary, kind: str = "small") -> tuple[list[str], Rows]:
     return (["entrant", *tasks] if tasks else []), rows
 
 
-def _markdown(part: Part) -> str:
+def _markdown(part: Part, figures: str) -> str:
     lines = [f"## {part.title}", "", part.words]
+    if part.title in _FIGURES and part.rows:
+        name, words = _FIGURES[part.title]
+        lines += ["", f"![{words}]({figures}{name})"]
     if part.columns:
         lines += ["", f"| {' | '.join(part.columns)} |", f"|{'---|' * len(part.columns)}"]
         lines += [f"| {' | '.join(row)} |" for row in part.rows]
@@ -307,8 +316,8 @@ def parts(summary: Summary) -> list[Part]:
         *_claim_parts(summary),
         Part("Where a rival is better than everything of ours", _rival_words(summary)),
         Part("Mean ranks", ranked, *_ranks(summary)),
-        Part("Performance profile, per step", solved, *_profile(summary, "profile_per_step")),
-        Part("Performance profile, per second", seconds, *_profile(summary, "profile_per_second")),
+        Part(_PER_STEP, solved, *_profile(summary, "profile_per_step")),
+        Part(_PER_SECOND, seconds, *_profile(summary, "profile_per_second")),
         Part("Whitening in front of an optimizer", _pair_words(summary), *_pairs(summary)),
         Part("Not run", "Every cell was run." if not not_run[1] else "These cells have no result.", *not_run),
         Part("Tasks", "Steps and budgets were fixed before the first run.", *_tasks(summary)),
@@ -316,6 +325,12 @@ def parts(summary: Summary) -> list[Part]:
     ]
 
 
-def page(summary: Summary) -> str:
-    """The whole league as a Markdown page."""
-    return "\n\n".join(["# The league", "`ggt league` wrote this page.", *map(_markdown, parts(summary))]) + "\n"
+def page(summary: Summary, figures: str = "") -> str:
+    """The whole league as a Markdown page.
+
+    Args:
+        summary: the summary.
+        figures: the folder of the figures as the page names it, with a slash at its end; empty for the page's own.
+    """
+    tables = [_markdown(part, figures) for part in parts(summary)]
+    return "\n\n".join(["# The tables of the league", "`ggt league` wrote this page.", *tables]) + "\n"
