@@ -1,4 +1,4 @@
-"""Every figure of the README is computed again from records/, or from the library.
+"""Every figure of the README is computed again from records/, or from the library; so are the tables of the league.
 
 A figure is a number with a comment behind it: ``0.56<!-- ten convection NorMuon alone -->``. The first word names a
 function of this file, and the other words are its arguments. To add a figure, write the number with such a comment; to
@@ -9,6 +9,7 @@ list of numbers that nobody measured.
 import functools
 import importlib.util
 import json
+import math
 import re
 import statistics
 import sys
@@ -19,14 +20,14 @@ import pytest
 
 from torch_ggt import GGT, Whitening
 
-pytest.importorskip("ggt_lab")
+tables = pytest.importorskip("ggt_lab.league.tables")
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 NUMBER = r"\d[\d,]*(?:\.\d+)?(?:e-?\d+)?"
 KEYED = re.compile(rf"({NUMBER})\*{{0,2}}<!-- ([^>]*?) -->")
 # The year of the paper, a version, rows of windows, the limit of the goal, AdamW's two moments in bytes, and the
-# gigabytes of an environment of `make test`, and the millions of parameters of a GPT.
-CHOSEN = {"2019", "3.11", "20", "50", "5", "7", "10", "1.2", "8", "2.5", "10.8"}
+# gigabytes of an environment of `make test`, and the millions of parameters of two GPTs.
+CHOSEN = {"2019", "3.11", "20", "50", "5", "7", "10", "1.2", "8", "2.5", "10.8", "25.6"}
 ROWS = ("int8:7", "float32:20")
 
 
@@ -220,6 +221,37 @@ def test_no_figure_is_without_a_record():
     text = KEYED.sub("", README)
     text = re.sub(r"^```.*?^```|`[^`]*`|\]\([^)]*\)|!\[[^\]]*\]", "", text, flags=re.MULTILINE | re.DOTALL)
     assert set(re.findall(rf"(?<![\w.-]){NUMBER}", text)) <= CHOSEN
+
+
+def test_the_tables_of_the_league_are_those_of_its_record():
+    figures = "../records/2026-11-18-league-second/"
+    assert (ROOT / "docs" / "league_tables.md").read_text() == tables.page(league(), figures)
+
+
+def test_the_deep_table_of_the_league():
+    """Each cell of docs/league.md says mean ± standard error; the lowest mean of a task is bold."""
+    text = (ROOT / "docs" / "league.md").read_text().partition("## Deep tasks")[2]
+    heading, _, *rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("|")]
+    names = {"`whiten(Muon)`": "whiten-muon", "`GGT`, defaults": "ggt"}
+    names |= {entrant["title"]: entrant["name"] for entrant in league()["entrants"]}
+    lowest = {}
+    for cell in league()["cells"]:
+        if cell["status"] == "done":
+            lowest[cell["task"]] = min(lowest.get(cell["task"], math.inf), cell["mean"])
+    seen = 0
+    for title, *cells in rows[: [row[0] for row in rows].index("parameters")]:
+        for task, written in zip(heading[1:], cells, strict=True):
+            cell = league_cell(task.strip("`"), names[title.strip("*")])
+            words = "not run"
+            if cell["n"]:
+                error = statistics.stdev(cell["values"]) / math.sqrt(cell["n"])
+                words = f"{statistics.geometric_mean(cell['values']):.4f} ± {error:.4f}"
+                words = f"**{words}**" if cell["mean"] == lowest[cell["task"]] else words
+                words += " (edge)" if cell["edge"] else ""
+                words += f" (n = {cell['n']})" if cell["n"] < 3 else ""
+            assert written == words, (title, task)
+            seen += 1
+    assert seen == 8 * 5
 
 
 def test_it_is_a_front_door():
