@@ -160,9 +160,27 @@ def test_a_run_is_the_loop_that_one_would_write():
     assert (record["status"], record["skipped"]) == ("done", 0)
 
 
-@pytest.mark.parametrize("name", ["lbfgs", "adam-lbfgs"])
+class TwoLooks(torch.optim.SGD):
+    """A method that asks for the gradient where it stands, and then where it goes: scimba's SSBroyden in small."""
+
+    def __init__(self, params, lr, scale=0.1):
+        super().__init__(params, lr=lr * scale)
+
+    def step(self, closure):
+        closure()
+        super().step()
+        return closure()
+
+
+@pytest.mark.parametrize("name", ["lbfgs", "adam-lbfgs", "ssbroyden", "two looks"])
 def test_the_gradients_of_a_line_search_count(name):
-    entrant, run = PROTOCOL.entrant(name), run_of(PROTOCOL.entrant(name), steps=60)
+    if name == "two looks":
+        entrant = replace(PROTOCOL.entrant("ssbroyden"), then=f"{__name__}.TwoLooks(scale=0.1)")
+    else:
+        entrant = PROTOCOL.entrant(name)
+    if missing_packages(Field(PROTOCOL, (TASK,), (entrant,))):
+        pytest.skip("scimba is not installed")
+    run = run_of(entrant, steps=60)
     problem = problem_class("factorization")(0, CPU)
     calls = []
     loss, problem.loss = problem.loss, lambda: calls.append(1) or loss()

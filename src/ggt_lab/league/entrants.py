@@ -40,15 +40,19 @@ class Entrant:
     changes: tuple[Mapping[str, float], ...] = _CHANGES
     """What the search may change besides the rate, in this order."""
     kind: str = "first order"
-    """ "first order", "L-BFGS", or "then L-BFGS": first order for a share of the gradients, and L-BFGS for the rest."""
+    """ "first order"; "L-BFGS"; or "then L-BFGS", "then self-scaled": first order for a share of the gradients, and a
+    quasi-Newton method for the rest."""
+    then: str = ""
+    """The spec of this quasi-Newton method; empty for torch's L-BFGS."""
     deep: bool = False
     """It enters the deep tasks, too."""
     paper: bool = False
     """It enters for the paper's claims alone: the tasks that name it."""
 
     def rules(self) -> dict[str, Any]:
-        """All that decides a run: the fields without the title, and without those that say which tasks it enters."""
-        return {key: value for key, value in asdict(self).items() if key not in ("title", "deep", "paper")}
+        """All that decides a run: the fields that are set, without the title and without which tasks it enters."""
+        others = ("title", "deep", "paper")
+        return {key: value for key, value in asdict(self).items() if key not in others and value != ""}
 
     def spec_with(self, settings: Mapping[str, float]) -> str:
         """The spec with these settings."""
@@ -95,6 +99,18 @@ ENTRANTS = (
         start={"momentum": 0.9, "share": 0.5},
         changes=({"share": 0.25}, {"share": 0.75}, {"momentum": 0.8}, {"share": 0.9}, {"momentum": 0.95}),
         kind="then L-BFGS",
+    ),
+    *(
+        Entrant(
+            name,
+            f"Adam, then {title}",
+            "Adam(betas=({momentum}, 0.999))",
+            start={"momentum": 0.9, "share": 0.25},
+            changes=({"share": 0.1}, {"share": 0.5}, {"share": 0.0}, {"momentum": 0.8}, {"share": 0.75}),
+            kind="then self-scaled",
+            then=f"scimba_torch.optimizers.ssbroyden.SSBroyden(method={name!r})",
+        )
+        for name, title in (("ssbroyden", "SSBroyden"), ("ssbfgs", "SSBFGS"))
     ),
     Entrant("ggt-paper", "GGT (paper)", f"PaperGGT(window=50, {_GGT.format(beta2=0.999)})", deep=True),
     Entrant("ggt-parameter", "GGT by parameter", f"PaperGGT(window=50, scope='parameter', {_GGT.format(beta2=1.0)})"),

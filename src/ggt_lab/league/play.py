@@ -79,8 +79,8 @@ def check_folder(folder: Path, field: Field) -> None:
 
 def missing_packages(field: Field) -> dict[str, str]:
     """The package that an entrant needs and that is not installed, by entrant."""
-    found = {each.name: missing_package(each.spec_with(each.start)) for each in field.entrants}
-    return {name: package for name, package in found.items() if package is not None}
+    specs = [(each.name, spec) for each in field.entrants for spec in (each.spec_with(each.start), each.then) if spec]
+    return {name: package for name, spec in specs if (package := missing_package(spec)) is not None}
 
 
 def missing_data(field: Field) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""How an entrant moves: one gradient at a time, or by L-BFGS, whose line search takes several gradients."""
+"""How an entrant moves: one gradient at a time, or by a quasi-Newton method, whose line search takes several."""
 
 import math
 import re
@@ -54,11 +54,16 @@ def make_stepper(
     spec = entrant.spec_with(settings)
     if entrant.kind == "L-BFGS":
         return _LBFGS(problem, spec, lr, steps)
-    if entrant.kind == "then L-BFGS":
+    if entrant.kind.startswith("then"):
         switch = round(settings["share"] * steps)
-        after = "LBFGS(history_size=50, line_search_fn='strong_wolfe')"
+
+        def quasi_newton() -> Stepper:
+            if entrant.kind == "then self-scaled":
+                return _SelfScaled(problem, entrant.then, steps)
+            return _LBFGS(problem, "LBFGS(history_size=50, line_search_fn='strong_wolfe')", 1.0, steps)
+
         # Adam has a constant rate here, as is the habit of the field.
-        return _Then(_FirstOrder(problem, spec, lambda _: lr), lambda: _LBFGS(problem, after, 1.0, steps), switch)
+        return _Then(_FirstOrder(problem, spec, lambda _: lr), quasi_newton, switch)
 
     def rate_at(done: int) -> float:
         rising = min(1.0, (done + 1) / (warm_up * steps)) if warm_up else 1.0
@@ -102,30 +107,37 @@ def _sorted_parameters(problem: Problem, spec: str) -> list[Any]:
     return param_groups(problem.model, finish=finish_of(spec), overrides=head)
 
 
-class _LBFGS:
-    """Some iterations of torch's L-BFGS. If they would take more gradients than are left, they are undone."""
+class _QuasiNewton:
+    """A method whose line search takes several gradients. A move that would take more than are left is undone."""
 
     def __init__(self, problem: Problem, spec: str, lr: float, steps: int) -> None:
         self._parameters = list(problem.parameters())
         self.optimizer = optimizer_factory(spec)(self._parameters, lr)
         self._loss = problem.loss
         self._steps = steps
-        group = self.optimizer.param_groups[0]
-        group["tolerance_grad"] = group["tolerance_change"] = 0.0  # it ends when the gradients are used up
+
+    def prepare(self, left: int) -> None:
+        """Before a move, when ``left`` gradients are left."""
+
+    def forget(self) -> None:
+        """Drop the curvature of points that are not finite."""
+
+    def gradient(self) -> Tensor:
+        """The loss at the parameters; their gradients are left in ``grad``."""
+        self.optimizer.zero_grad()
+        loss = self._loss()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss
 
     def move(self, done: int) -> Move:
-        before = [p.detach().clone() for p in self._parameters]
-        group = self.optimizer.param_groups[0]
-        group["max_iter"] = _ITERATIONS
-        group["max_eval"] = max(1, min(_ITERATIONS * 5 // 4, self._steps - done))
+        before = self._points()
+        self.prepare(self._steps - done)
         taken, finite = 0, True
 
         def closure() -> Tensor:
             nonlocal taken, finite
-            taken += 1
-            self.optimizer.zero_grad()
-            loss = self._loss()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss, fresh = self.evaluate()
+            taken += fresh
             finite = finite and math.isfinite(loss.item())
             return loss
 
@@ -136,8 +148,61 @@ class _LBFGS:
                 for parameter, old in zip(self._parameters, before, strict=True):
                     parameter.copy_(old)
         if not finite:
-            self.optimizer.state.clear()  # curvature from points that are not finite is of no use
-        return Move(taken, finite)
+            self.forget()
+        return Move(max(taken, 1), finite)  # a method that has stopped moves no more, and the run goes on to its end
+
+    def evaluate(self) -> tuple[Tensor, int]:
+        """The loss at the parameters, and how many gradients it took."""
+        return self.gradient(), 1
+
+    def _points(self) -> list[Tensor]:
+        return [p.detach().clone() for p in self._parameters]
+
+
+class _LBFGS(_QuasiNewton):
+    """Some iterations of torch's L-BFGS."""
+
+    def __init__(self, problem: Problem, spec: str, lr: float, steps: int) -> None:
+        super().__init__(problem, spec, lr, steps)
+        group = self.optimizer.param_groups[0]
+        group["tolerance_grad"] = group["tolerance_change"] = 0.0  # it ends when the gradients are used up
+
+    def prepare(self, left: int) -> None:
+        group = self.optimizer.param_groups[0]
+        group["max_iter"] = _ITERATIONS
+        group["max_eval"] = max(1, min(_ITERATIONS * 5 // 4, left))
+
+    def forget(self) -> None:
+        self.optimizer.state.clear()
+
+
+class _SelfScaled(_QuasiNewton):
+    """One iteration of a self-scaled method of Broyden's class, with a dense matrix.
+
+    The method asks for the gradient at its start, where the line search of the iteration before has ended. This
+    gradient is remembered, and costs nothing.
+    """
+
+    def __init__(self, problem: Problem, spec: str, steps: int) -> None:
+        super().__init__(problem, spec, 1.0, steps)
+        self._searched: list[tuple[list[Tensor], Tensor, list[Tensor]]] = []
+
+    def prepare(self, left: int) -> None:
+        here = self._points()
+        same = [known for known in self._searched if all(map(torch.equal, known[0], here))]
+        self._searched = same[:1]
+
+    def evaluate(self) -> tuple[Tensor, int]:
+        here = self._points()
+        for place, loss, gradients in self._searched[:1]:
+            if all(map(torch.equal, place, here)):
+                for parameter, gradient in zip(self._parameters, gradients, strict=True):
+                    parameter.grad = gradient.clone()
+                return loss, 0
+        loss = self.gradient().detach()
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in self._parameters]
+        self._searched.append((here, loss, gradients))
+        return loss, 1
 
 
 class _Then:

@@ -4,10 +4,11 @@
 """
 
 import ast
+import contextlib
 import importlib
 import importlib.util
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -36,6 +37,9 @@ _OURS: dict[str, Any] = {
     "MuonAndAdamW": MuonAndAdamW,
     "NorMuonAndAdamW": NorMuonAndAdamW,
 }
+
+_INSTALLED_AS = {"scimba_torch": "scimba"}
+"""What pip calls a package, where its import has another name."""
 
 
 def optimizer_names() -> list[str]:
@@ -135,7 +139,7 @@ def missing_package(spec: str) -> str | None:
     if inner is not None:
         return missing_package(inner)
     package, _, rest = name.partition(".")
-    return package if rest and importlib.util.find_spec(package) is None else None
+    return _INSTALLED_AS.get(package, package) if rest and importlib.util.find_spec(package) is None else None
 
 
 def _parse(spec: str) -> tuple[str | None, str, dict[str, Any]]:
@@ -162,13 +166,26 @@ def _parse(spec: str) -> tuple[str | None, str, dict[str, Any]]:
     return (ast.unparse(arguments[0]) if arguments else None), name, options
 
 
+@contextlib.contextmanager
+def _torch_as_it_is() -> Iterator[None]:
+    """Undo what the import of a package does to torch: scimba makes float64 the default of the whole process."""
+    dtype = torch.get_default_dtype()
+    device = torch.get_default_device()
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(dtype)
+        torch.set_default_device(None if device == torch.device("cpu") else device)  # a default costs time in each call
+
+
 def _find(name: str) -> Any:  # noqa: ANN401 - any importable class
     if name in _OURS:
         return _OURS[name]
     if "." in name:
         module, _, attribute = name.rpartition(".")
         try:
-            return getattr(importlib.import_module(module), attribute)
+            with _torch_as_it_is():
+                return getattr(importlib.import_module(module), attribute)
         except (ImportError, AttributeError) as error:
             raise ValueError(f"cannot import the optimizer {name!r}: {error}") from error
     if name in optimizer_names() or name == "LBFGS":  # refused later, with a reason
