@@ -433,6 +433,8 @@ def test_the_length_is_kept_for_optimizers_whose_steps_are_proportional_to_it():
     parameters = [nn.Parameter(torch.zeros(2, 2))]
     kinds = {kind: kind(parameters) for kind in (torch.optim.AdamW, torch.optim.NAdam, torch.optim.RMSprop)}
     kinds |= {kind: kind(parameters) for kind in (torch.optim.Adafactor, torch.optim.Muon, torch.optim.Adadelta)}
+    kinds |= {kind: kind(parameters) for kind in (torch.optim.Adagrad, torch.optim.Rprop)}
+    kinds |= {"options in groups": torch.optim.Optimizer([{"params": parameters, "ns_steps": 5}], {"foreach": None})}
     kinds |= {kind: kind(parameters, lr=1.0) for kind in (torch.optim.SGD, torch.optim.ASGD)}
     for kind, optimizer in kinds.items():
         kept = whiten(optimizer).whitening.param_groups[0]["adjust_lr_fn"] == "keep_norm"

@@ -138,8 +138,8 @@ class Whitening(FullMatrixOptimizer):
         self.step()
 
 
-# An optimizer with one of these options divides by the running size of its gradients, or takes their polar factor.
-_OWN_LENGTH = ("betas", "rho", "beta2_decay", "ns_steps")
+# An optimizer with one of these options divides by the size of its past gradients, or takes their polar factor or signs.
+_OWN_LENGTH = ("betas", "rho", "beta2_decay", "ns_steps", "initial_accumulator_value", "matrix_eps", "etas")
 
 
 def whiten(
@@ -243,4 +243,7 @@ def _check_name(option: str) -> None:
 
 
 def _sees_to_its_length(optimizer: Optimizer) -> bool:
-    return isinstance(optimizer, torch.optim.RMSprop) or any(name in optimizer.defaults for name in _OWN_LENGTH)
+    # Some packages keep their options in the param groups alone.
+    return isinstance(optimizer, torch.optim.RMSprop) or all(
+        any(name in group for name in _OWN_LENGTH) for group in optimizer.param_groups
+    )
