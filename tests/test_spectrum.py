@@ -508,6 +508,26 @@ def test_verdict_where_there_is_structure():
     assert "195 eigenvalues at rounding level" in rotated.summary
 
 
+def test_verdict_where_gradients_are_mostly_noise():
+    def residual(rows, i):  # of the best combination of the other rows, by SciPy
+        fit = scipy.linalg.lstsq(np.delete(rows, i, 0).T, rows[i])[0]
+        return np.square(rows[i] - np.delete(rows, i, 0).T @ fit).sum() / np.square(rows[i]).sum()
+
+    directions = torch.linalg.qr(torch.randn(3000, 3, dtype=torch.float64)).Q * torch.tensor([400.0, 200.0, 100.0])
+    signal = torch.randn(20, 3, dtype=torch.float64) @ directions.mT
+    for size, words in (
+        (1e-1, "Worth a race"),
+        (4.0, "lies outside the span of the other rows. Gradients with so much"),
+    ):
+        rows = signal + torch.randn(20, 3000, dtype=torch.float64) * size
+        found = diagnosis_of(rows, 20)
+        assert found.noise == pytest.approx(np.mean([residual(rows.numpy(), i) for i in range(20)]), rel=1e-3)
+        assert words in found.verdict, found.summary
+    momentum = diagnosis_of(rows, 20, history="momentum")
+    assert math.isnan(momentum.noise)
+    assert "Worth a race" in momentum.verdict
+
+
 def test_no_shorter_window_suffices():
     comparison = StepComparison(diagonal=0.5, sgd=0.5, by_window={1: 0.5, 2: 0.94, 4: 1.0})
     sigma = torch.tensor([9.0, 3.0, 2.0, 1.0], dtype=torch.float64)

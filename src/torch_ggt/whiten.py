@@ -138,7 +138,7 @@ class Whitening(FullMatrixOptimizer):
         self.step()
 
 
-# An optimizer with one of these options divides by the size of its past gradients, or takes their polar factor or signs.
+# With one of these options an optimizer divides by the size of past gradients, or takes their polar factor or signs.
 _OWN_LENGTH = ("betas", "rho", "beta2_decay", "ns_steps", "initial_accumulator_value", "matrix_eps", "etas")
 
 

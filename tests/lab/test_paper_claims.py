@@ -208,14 +208,18 @@ def test_a_claim_holds_or_does_not_hold():
 
 def test_runs_that_are_too_short_decide_nothing():
     falling = {name: [7.0, 6.0, 5.0] for name in NAMES}
-    verdicts = judged(*play("r4", {**falling, "ggt-200": [7.0, 5.5, 4.9]}), {})
+    verdicts = judged(*play("r4", {**falling, "ggt-200": [7.0, 5.5, 4.9]}), {}, doubts={})
     short = of(verdicts, "(until epoch 10 to 30)")
     assert (short.holds, short.n) == (None, 3)
     assert "the runs end before epoch 30" in short.ours
     assert of(verdicts, "at most 1 apart").holds is False
-    assert of(judged(*play("r4", falling), {}), "at most 1 apart").holds is True
-    late = judged(*play("r4", {**falling, "ggt-200": [7.0, 6.5, 4.9]}), {})
+    assert of(judged(*play("r4", falling), {}, doubts={}), "at most 1 apart").holds is True
+    late = judged(*play("r4", {**falling, "ggt-200": [7.0, 6.5, 4.9]}), {}, doubts={})
     assert of(late, "(until epoch 10 to 30)").holds is False  # no lead at first
+    doubtful = judged(*play("r4", falling), {}, doubts={"r4": "badly tuned"})
+    apart = of(doubtful, "at most 1 apart")
+    assert (apart.holds, apart.n, apart.ours.endswith("badly tuned")) == (None, 3, True)
+    assert of(doubtful, "best learning rate").holds is True  # what the runs themselves show is not in doubt
 
 
 def test_what_was_not_run_and_what_diverged():

@@ -33,6 +33,8 @@ class Cell:
     settings: tuple[tuple[str, float], ...] = ()
     edge: bool = False
     """The best rate is the lowest or the highest of the rates tried."""
+    momentum_edge: bool = False
+    """The best momentum is the lowest or the highest of those tried."""
     trials: int = 0
     diverged_trials: int = 0
     skipped: int = 0
@@ -114,11 +116,17 @@ def cell_of(field: Field, task: LeagueTask, entrant: Entrant, done: Mapping[str,
         lr=best.lr,
         settings=best.settings,
         edge=at_edge(best, trials),
+        momentum_edge=_momentum_at_edge(best, trials),
         trials=len(made),
         diverged_trials=diverged_trials,
         skipped=sum(record["skipped"] for record in runs),
         curve=_mean_curve(runs, task.metric),
     )
+
+
+def _momentum_at_edge(best: LeagueRun, trials: Sequence[LeagueRun]) -> bool:
+    momenta = {value for trial in trials for name, value in trial.settings if name == "momentum"}
+    return len(momenta) > 1 and dict(best.settings)["momentum"] in (min(momenta), max(momenta))
 
 
 def fresh_records(field: Field, task: LeagueTask, entrant: Entrant, done: Mapping[str, Record]) -> list[Record]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ggt_lab.league.cells import Cell
 
-__all__ = ["Pair", "Rank", "Rivalry", "pairs", "profile", "ranks", "reached", "rivalry"]
+__all__ = ["Pair", "Rank", "Rivalry", "pairs", "profile", "ranks", "reached", "rivalry", "speedup"]
 
 _RESAMPLES = 2000
 TAUS = tuple(2 ** (k / 4) for k in range(17))
@@ -150,6 +150,41 @@ def rivalry(cells: Sequence[Cell], member: str, rivals: Sequence[str]) -> list[R
         steps = {name: reached(row[name], level) for name in (member, *rivals)}
         found.append(Rivalry(task, place, best, row[member].apart(row[best]), steps))
     return found
+
+
+def speedup(
+    tasks: Sequence[Rivalry],
+    member: str,
+    rival: str,
+    lengths: Mapping[str, int],
+    step_seconds: Mapping[tuple[str, str], float] | None = None,
+) -> float | None:
+    """The geometric mean over tasks of the member's steps divided by the rival's, to the level of the best rival.
+
+    Who never reaches the level counts with all steps of the run. So the best rival never needs more steps than the
+    run has, and a task that the member loses counts as 1: show this number beside the one with the roles swapped.
+
+    Args:
+        tasks: the rivalry of the member.
+        member: the member.
+        rival: one of its rivals.
+        lengths: the steps of a run, by task.
+        step_seconds: the seconds of a step, by task and entrant: the seconds are compared; None compares steps.
+
+    Returns:
+        the mean; None without tasks, or where a time is missing.
+    """
+
+    def cost(each: Rivalry, name: str) -> float:
+        steps = max(min(each.steps[name], float(lengths[each.task])), 1.0)
+        return steps * (step_seconds[each.task, name] if step_seconds is not None else 1.0)
+
+    if not tasks or (
+        step_seconds is not None
+        and any((each.task, name) not in step_seconds for each in tasks for name in (member, rival))
+    ):
+        return None
+    return statistics.geometric_mean(cost(each, member) / cost(each, rival) for each in tasks)
 
 
 @dataclass(frozen=True)

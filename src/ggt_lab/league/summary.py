@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ggt_lab.league.cells import Cell, cell_of, shortness
-from ggt_lab.league.comparisons import TAUS, by_task, pairs, profile, ranks, rivalry
+from ggt_lab.league.comparisons import TAUS, by_task, pairs, profile, ranks, rivalry, speedup
 from ggt_lab.league.entrants import BASELINES, OURS, RECOMMENDED, RECOMMENDED_DEEP
 from ggt_lab.league.paper_claims import judged
 from ggt_lab.league.play import Field, finished, missing_packages
@@ -44,6 +44,20 @@ def summarize(field: Field, folder: Path, missing_data: Mapping[str, str] | None
     def against_rivals(member: str, of: Sequence[Cell]) -> list[Record]:
         return [{**asdict(each), "level": each.level} for each in rivalry(of, member, BASELINES)]
 
+    lengths = {task.name: task.steps for task in whole.tasks}
+
+    def speedups(member: str, of: Sequence[Cell]) -> Record:
+        """What `speedup` says of the member and of each rival: in steps, in seconds, and with the roles swapped."""
+        ours = rivalry(of, member, BASELINES)
+        found: Record = {}
+        for rival in BASELINES:
+            found[rival] = {
+                "steps": speedup(ours, member, rival, lengths),
+                "seconds": speedup(ours, member, rival, lengths, times),
+                "swapped": speedup(rivalry(of, rival, (member,)), rival, member, lengths),
+            }
+        return found
+
     spent = Counter[str]()
     for run in runs.values():
         spent[run["task"]] += run["cost_s"]
@@ -75,6 +89,8 @@ def summarize(field: Field, folder: Path, missing_data: Mapping[str, str] | None
             "profile_per_second": per_second,
             "rivalry": against_rivals(RECOMMENDED, small),
             "rivalry_deep": against_rivals(RECOMMENDED_DEEP, deep),
+            "speedups": speedups(RECOMMENDED, small),
+            "speedups_deep": speedups(RECOMMENDED_DEEP, deep),
             "pairs": [asdict(pair) for pair in pairs(small)],
             "claims": [asdict(verdict) for verdict in verdicts],
             "shortness": [asdict(check) for check in checks],

@@ -1,12 +1,11 @@
 """The league in words and tables, from its summary. Markdown and the report show the same parts."""
 
-import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ggt_lab.experiments.verdicts import Verdict, sentence_about
 
-__all__ = ["CELLS", "VERDICTS", "Part", "cell_words", "page", "parts", "rival_wins", "speedups"]
+__all__ = ["CELLS", "VERDICTS", "Part", "cell_words", "page", "parts", "rival_wins"]
 
 CELLS = ("The table", "Deep tasks", "Tasks of the paper")
 """The parts that have entrants × tasks."""
@@ -155,24 +154,6 @@ def _rivalry(summary: Summary, kind: str = "") -> tuple[list[str], Rows]:
     return ([*heading, *(f"steps, {_titles(summary)[name]}" for name in rivals)] if rows else []), rows
 
 
-def speedups(summary: Summary, kind: str = "") -> dict[str, float]:
-    """The geometric mean over tasks of our steps divided by the rival's, to the final level of the best rival.
-
-    Who never reaches the level counts with all steps of the run.
-    """
-    lengths = {task["name"]: task["steps"] for task in summary["tasks"]}
-
-    def steps(each: Mapping[str, Any], name: str) -> float:
-        return max(float(lengths[each["task"]] if each["steps"][name] is None else each["steps"][name]), 1.0)
-
-    mine, tasks = summary[f"recommended{kind}"], summary[f"rivalry{kind}"]
-    return {
-        rival: statistics.geometric_mean(steps(each, mine) / steps(each, rival) for each in tasks)
-        for rival in summary["baselines"]
-        if tasks
-    }
-
-
 def _pairs(summary: Summary) -> tuple[list[str], Rows]:
     rows = []
     for each in summary["pairs"]:
@@ -200,7 +181,11 @@ def _choices(summary: Summary) -> tuple[list[str], Rows]:
     rows = []
     for cell in summary["cells"]:
         if cell["trials"]:
-            settings = ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in cell["settings"].items())
+            settings = ", ".join(
+                f"{name.replace('_', ' ')} {value:g}"
+                + (" (edge)" if name == "momentum" and cell["momentum_edge"] else "")
+                for name, value in cell["settings"].items()
+            )
             rate = f"{cell['lr']:.2g}" + (" (edge)" if cell["edge"] else "")
             seconds = "–" if cell["step_seconds"] is None else f"{1e3 * cell['step_seconds']:.2g} ms"
             counts = [str(cell["trials"]), str(cell["diverged_trials"]), str(cell["skipped"])]
@@ -232,12 +217,25 @@ def _rival_words(summary: Summary) -> str:
 def _member_words(summary: Summary, kind: str = "") -> str:
     tasks = summary[f"rivalry{kind}"]
     level = sum(each["level"] for each in tasks)
-    gains = ", ".join(f"{_titles(summary)[name]} {value:.2f}" for name, value in speedups(summary, kind).items())
-    return (
-        f"It is first, or within one standard error of the first, on {level} of {len(tasks)} tasks. We "
-        "divide its steps to the final level of the best rival by the steps of a rival; who never reaches the level "
-        f"counts with all steps of the run. Geometric means over tasks: {gains or 'no task has all of them'}."
-    )
+    return f"It is first, or within one standard error of the first, on {level} of {len(tasks)} tasks."
+
+
+_SPEEDUP_WORDS = (
+    "We divide the steps to the final level of the best rival by the steps of each rival, and take the geometric mean "
+    "over tasks. Below 1 our member needs fewer steps. Who never reaches the level counts with all steps of the run, "
+    "so a task that our member loses counts as 1. Therefore the last column swaps the roles: it has the rival's steps "
+    "to the final level of our member, divided by our member's steps. Below 1 the rival needs fewer."
+)
+
+
+def _speedups(summary: Summary) -> tuple[list[str], Rows]:
+    rows = []
+    for kind, tasks in (("", "small"), ("_deep", "deep")):
+        for rival, values in summary[f"speedups{kind}"].items():
+            numbers = ["–" if value is None else f"{value:.2f}" for value in values.values()]
+            names = [_titles(summary)[name] for name in (summary[f"recommended{kind}"], rival)]
+            rows.append([tasks, *names, *numbers])
+    return ["tasks", "our member", "rival", "steps", "seconds", "steps, roles swapped"], rows
 
 
 def _pair_words(summary: Summary) -> str:
@@ -281,6 +279,12 @@ _CELL_WORDS = (
 )
 
 
+_CHOICE_WORDS = (
+    "All entrants have equal numbers of trials. (edge): the lowest or the highest that its trials had. A rate at an "
+    "edge is followed by the next rate, at most twice. Nobody was offered a momentum below 0.8 or above 0.98."
+)
+
+
 _DEEP_WORDS = (
     "Trials are shorter than reported runs here. The rate rises for 5 % of the steps and falls by a cosine. With Muon "
     "and NorMuon, AdamW has the embeddings and the last layer; with our polar finishes these have the finish adam. "
@@ -313,6 +317,7 @@ def parts(summary: Summary) -> list[Part]:
             _member_words(summary, "_deep"),
             *_rivalry(summary, "_deep"),
         ),
+        Part("Steps to the level of the best rival", _SPEEDUP_WORDS, *_speedups(summary)),
         *_claim_parts(summary),
         Part("Where a rival is better than everything of ours", _rival_words(summary)),
         Part("Mean ranks", ranked, *_ranks(summary)),
@@ -321,7 +326,7 @@ def parts(summary: Summary) -> list[Part]:
         Part("Whitening in front of an optimizer", _pair_words(summary), *_pairs(summary)),
         Part("Not run", "Every cell was run." if not not_run[1] else "These cells have no result.", *not_run),
         Part("Tasks", "Steps and budgets were fixed before the first run.", *_tasks(summary)),
-        Part("What the trials chose", "All entrants have equal numbers of trials.", *_choices(summary)),
+        Part("What the trials chose", _CHOICE_WORDS, *_choices(summary)),
     ]
 
 

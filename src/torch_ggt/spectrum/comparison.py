@@ -30,6 +30,7 @@ class StepComparison:
     diagonal: float  #: Cosine with v/√diag(GGᵀ), the step of diagonal AdaGrad, RMSprop and Adam.
     sgd: float  #: Cosine with v itself, the step of SGD, or of SGD with momentum if the window holds momentum.
     by_window: dict[int, float]  #: Cosine with the step of the newest s rows alone, for s = 1, 2, 5, 10, … and all.
+    noise: float = math.nan  #: The mean share of a row that lies outside the span of the other rows; NaN if v is zero.
 
 
 @torch.no_grad()
@@ -79,6 +80,7 @@ def compare_steps(
         diagonal=cosine(product, math.sqrt(square)),
         sgd=cosine(float(root[:, 0] @ u), float(root[:, 0].norm())),
         by_window={s: cosine(float(other @ u), float(other.norm())) for s, other in others.items()},
+        noise=float(noise_share(gram[:filled, :filled])),
     )
 
 

@@ -23,6 +23,8 @@ ENOUGH_COSINE = 0.95
 # learning rates. Uneven gradient lengths alone can bring three times the condition number of unstructured gradients.
 LARGE_CONDITION = 10.0
 BEYOND_ISOTROPIC = 3.0
+# Whitening paid on problems with a share of noise below 0.04, and hardly on those with 0.2 and more (docs/defaults.md).
+MUCH_NOISE = 0.2
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,8 @@ class Diagnosis:
     cosine_sgd: float  #: The cosine of the full-matrix step with the newest row itself.
     cosine_sgd_isotropic: float  #: It is below 1, because the matrix undoes momentum's correlation.
     cosine_by_window: dict[int, float]  #: The cosine of the full-matrix step with the step of the newest s rows.
+    noise: float = math.nan
+    """The mean share of a gradient that lies outside the span of the other rows; NaN if the rows are momentum."""
 
     @property
     def energy_beyond_diagonal(self) -> float:
@@ -96,6 +100,12 @@ class Diagnosis:
                 f"but with a condition number below {self.threshold_condition:.3g} it rescales directions hardly more "
                 "than momentum and chance alone would have it."
             )
+        if self.noise >= MUCH_NOISE:
+            return (
+                f"Little reason to expect a gain: {self.noise:.0%} of a gradient lies outside the span of the other "
+                f"rows. Gradients with so much noise (≥ {MUCH_NOISE:.0%}) gained little from whitening in our "
+                "measurements. Larger batches have less noise."
+            )
         return (
             f"Worth a race: the rows are anisotropic (condition ≥ {self.threshold_condition:.3g}), and neither "
             f"{' nor '.join(cosines)} makes this step (cosines < {ENOUGH_COSINE}). That it is another step does not "
@@ -118,6 +128,7 @@ class Diagnosis:
         else:
             at = self.cosine_by_window[self.sufficient_window]
             suffices = f"The newest {self.sufficient_window} of {whole} rows suffice: cosine {at:.3f} (≥ 0.95)."
+        noise = "" if math.isnan(self.noise) else f"{self.noise:.1%} of a row lies outside the span of the others. "
         return (
             f"{window}: condition {self.condition:.3g} (median of the last {len(records)} of {self.records} records; "
             f"at most {self.condition_max:.3g}; {self.condition_isotropic:.3g} without structure), effective rank "
@@ -126,7 +137,7 @@ class Diagnosis:
             f"has cosine {self.cosine_diagonal:.3f} with the diagonal step ({self.energy_beyond_diagonal:.0%} of its "
             f"energy lies elsewhere) and {self.cosine_sgd:.3f} with that of {self._plain_method} "
             f"({self.energy_beyond_sgd:.0%}; cosine {self.cosine_sgd_isotropic:.3f} without structure), "
-            f"{'at one moment' if self.moments == 1 else when}. {suffices} {self.verdict}"
+            f"{'at one moment' if self.moments == 1 else when}. {suffices} {noise}{self.verdict}"
         )
 
     def numbers(self) -> dict[str, Any]:
@@ -187,6 +198,8 @@ def diagnose(
         # eᵀM^½e/‖G e‖, for a step of length 1
         cosine_sgd_isotropic=float(twin_sigma @ twin_vectors[0].square() / isotropic[0, 0].sqrt()),
         cosine_by_window={s: _median(comparison.by_window[s] for comparison in last) for s in sizes},
+        # Rows of momentum share their past, and explain each other whatever the noise.
+        noise=_median(comparison.noise for comparison in last) if history == "gradient" else math.nan,
     )
 
 
