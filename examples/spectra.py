@@ -41,7 +41,7 @@ quiet_records, quiet = train(1024)
 print(quiet.summary)
 
 # %%
-# Batches of 8: noise reaches more directions. The summary says which share of a gradient the other gradients do not explain.
+# Batches of 8: noise reaches more directions. The summary says which share of a gradient the window does not explain.
 noisy_records, noisy = train(8)
 print(noisy.summary)
 
