@@ -12,7 +12,7 @@ import torch
 from ggt_lab.cli.commands import run_command
 from ggt_lab.data.python_sources import load_python_sources, make_python_sources
 from ggt_lab.league.cells import Cell, cell_of, shortness
-from ggt_lab.league.comparisons import pairs, profile, ranks, reached, rivalry
+from ggt_lab.league.comparisons import by_task, pairs, profile, ranks, reached, rivalry
 from ggt_lab.league.entrants import BASELINES, ENTRANTS, OURS, RECOMMENDED
 from ggt_lab.league.execution import execute
 from ggt_lab.league.play import Field, check_folder, missing_packages, play
@@ -85,6 +85,17 @@ def test_short_trials_are_checked_once_for_each_task():
         run["points"][-1][task.tuned_by] = 4.0 if trial == best else 2.0
     found = shortness(field, task, done)
     assert (found.same_choice, found.cost) == (False, 2.0)
+
+
+def test_a_cell_that_the_budget_was_too_small_for_says_so_and_holds_up_nobody():
+    field, done = Field(PROTOCOL, (TASK,), (SGD, ADAMW)), search(lambda power, settings: 1.0 + abs(power + 4), ADAMW)
+    some = {key: run for key, run in search(lambda power, settings: 1.0 + abs(power + 2)).items() if run["seed"] != 14}
+    for over_budget in (False, True):
+        cells = [cell_of(field, TASK, each, {**done, **some}, over_budget=over_budget) for each in (SGD, ADAMW)]
+        words = f"4 of 5 seeds{f'; the {TASK.minutes} minutes of the task are used up' if over_budget else ''}"
+        assert [(cell.status, cell.why) for cell in cells] == [("partly", words), ("done", "")]
+        elsewhere = replace(cells[0], task="elsewhere", status="done")
+        assert ("poisson" in by_task([*cells, elsewhere])) == over_budget
 
 
 def test_deep_tasks_have_fewer_seeds_and_evaluations():

@@ -27,6 +27,8 @@ class Cell:
     """ "done", "partly" (some fresh runs are missing), "diverged" (every trial), or "not run"."""
     why: str = ""
     """Why there is nothing, or not everything."""
+    over_budget: bool = False
+    """Something is missing, and the budget of the task is used up: no run will follow."""
     values: tuple[float, ...] = ()
     """The metric at the end of each fresh run; infinite for a run that diverged."""
     lr: float = 0.0
@@ -84,7 +86,15 @@ def _log(value: float) -> float:
     return math.log(max(value, _FLOOR))
 
 
-def cell_of(field: Field, task: LeagueTask, entrant: Entrant, done: Mapping[str, Record], missing: str = "") -> Cell:
+def cell_of(
+    field: Field,
+    task: LeagueTask,
+    entrant: Entrant,
+    done: Mapping[str, Record],
+    missing: str = "",
+    *,
+    over_budget: bool = False,
+) -> Cell:
     """The cell of an entrant on a task, from the finished runs.
 
     Args:
@@ -93,12 +103,15 @@ def cell_of(field: Field, task: LeagueTask, entrant: Entrant, done: Mapping[str,
         entrant: the entrant.
         done: the finished runs by key.
         missing: why the cell cannot be played here; empty if it can.
+        over_budget: whether the budget of the task is used up.
     """
+    too_dear = f"the {task.minutes} minutes of the task are used up" if over_budget else ""
     trials = trials_of(field.protocol, task, entrant, done, field.device)
     made = [done[trial.key] for trial in trials if trial.key in done]
     if len(made) < field.protocol.trials:
-        why = missing or (f"{len(made)} of {field.protocol.trials} trials made" if made else "")
-        return Cell(task.name, entrant.name, "not run", why, trials=len(made))
+        reasons = [missing or (f"{len(made)} of {field.protocol.trials} trials made" if made else ""), too_dear]
+        words = "; ".join(filter(None, reasons))
+        return Cell(task.name, entrant.name, "not run", words, over_budget=over_budget, trials=len(made))
     best = best_trial(trials, done)
     diverged_trials = sum(record["status"] != "done" for record in made)
     if best is None:
@@ -111,7 +124,8 @@ def cell_of(field: Field, task: LeagueTask, entrant: Entrant, done: Mapping[str,
         task.name,
         entrant.name,
         "done" if complete else "partly" if runs else "not run",
-        "" if complete else missing or f"{len(runs)} of {len(seeds)} seeds",
+        "" if complete else "; ".join(filter(None, [missing or f"{len(runs)} of {len(seeds)} seeds", too_dear])),
+        over_budget=over_budget and not complete,
         values=tuple(last(record, task.metric) for record in runs),
         lr=best.lr,
         settings=best.settings,

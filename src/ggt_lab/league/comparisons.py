@@ -29,14 +29,15 @@ class Rank:
 def by_task(cells: Iterable[Cell]) -> dict[str, dict[str, Cell]]:
     """The cells of complete tasks, by task and entrant: finished ones, and those in which all trials diverged.
 
-    A task is complete if all its entrants are there. Entrants that are nowhere (without package) do not count.
+    A task is complete if all its entrants are there. Entrants that are nowhere (without package) do not count, nor do
+    those for which the budget of the task was too small.
     """
     found: dict[str, dict[str, Cell]] = {}
     lacking: dict[str, set[str]] = {}
     for cell in cells:
         if _ended(cell):
             found.setdefault(cell.task, {})[cell.entrant] = cell
-        else:
+        elif not cell.over_budget:
             lacking.setdefault(cell.task, set()).add(cell.entrant)
     somewhere = {name for row in found.values() for name in row}
     return {task: row for task, row in found.items() if not lacking.get(task, set()) & somewhere}

@@ -34,7 +34,10 @@ def summarize(field: Field, folder: Path, missing_data: Mapping[str, str] | None
     """
     whole = Field(field.protocol, field.protocol.tasks, field.protocol.entrants, field.device)
     runs = finished(Results(folder / "results.jsonl"))
-    cells = _cells(whole, runs, missing_data or {})
+    spent = Counter[str]()
+    for run in runs.values():
+        spent[run["task"]] += run["cost_s"]
+    cells = _cells(whole, runs, missing_data or {}, spent)
     kinds = {task.name: task.kind for task in whole.tasks}
     # Other tasks have other entrants: ranks and profiles are of small tasks alone.
     small, deep = ([cell for cell in cells if kinds[cell.task] == kind] for kind in ("small", "deep"))
@@ -58,9 +61,6 @@ def summarize(field: Field, folder: Path, missing_data: Mapping[str, str] | None
             }
         return found
 
-    spent = Counter[str]()
-    for run in runs.values():
-        spent[run["task"]] += run["cost_s"]
     verdicts = [
         verdict
         for task in whole.tasks
@@ -101,7 +101,9 @@ def summarize(field: Field, folder: Path, missing_data: Mapping[str, str] | None
     return summary
 
 
-def _cells(field: Field, runs: Mapping[str, Record], missing_data: Mapping[str, str]) -> list[Cell]:
+def _cells(
+    field: Field, runs: Mapping[str, Record], missing_data: Mapping[str, str], spent: Mapping[str, float]
+) -> list[Cell]:
     packages = missing_packages(field)
     played = {run["task"] for run in runs.values()}
     cells = []
@@ -114,7 +116,8 @@ def _cells(field: Field, runs: Mapping[str, Record], missing_data: Mapping[str, 
             missing = f"needs a GPU for {task.minutes} minutes" + (f" and {task.data}" if task.data else "")
         else:
             missing = ""
-        cells.append(cell_of(_where(field, task, runs), task, entrant, runs, missing))
+        over = spent.get(task.name, 0.0) >= 60 * task.minutes
+        cells.append(cell_of(_where(field, task, runs), task, entrant, runs, missing, over_budget=over))
     return cells
 
 

@@ -69,7 +69,8 @@ def _kind(task: Mapping[str, Any]) -> str:
 def _best(summary: Summary, task: str) -> str | None:
     """The entrant with the lowest mean on a task, among complete cells; None while cells of it are under way."""
     cells = [cell for cell in summary["cells"] if cell["task"] == task]
-    if any(cell["trials"] and cell["status"] in ("not run", "partly") for cell in cells):
+    under_way = (cell for cell in cells if cell["trials"] and not cell["over_budget"])
+    if any(cell["status"] in ("not run", "partly") for cell in under_way):
         return None
     done = [cell for cell in cells if cell["status"] == "done" and cell["mean"] is not None]
     return min(done, key=lambda cell: cell["mean"])["entrant"] if done else None
