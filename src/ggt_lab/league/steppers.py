@@ -184,7 +184,10 @@ class _SelfScaled(_QuasiNewton):
     """
 
     def __init__(self, problem: Problem, spec: str, steps: int) -> None:
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(next(iter(problem.parameters())).dtype)  # it makes its matrix in torch's default
         super().__init__(problem, spec, 1.0, steps)
+        torch.set_default_dtype(before)
         self._searched: list[tuple[list[Tensor], Tensor, list[Tensor]]] = []
 
     def prepare(self, left: int) -> None:
