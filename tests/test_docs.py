@@ -51,9 +51,10 @@ def test_every_public_name_is_documented(name):
         assert not callable(thing) or thing.__doc__, public
 
 
-def test_links_in_markdown():
+def test_links_in_markdown_lead_somewhere_and_no_text_is_missing():
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
     for page in pages:
+        assert not re.findall(r"\b(?:[A-Z0-9]+WORDS|TODO|FIXME|TBD|XXX)\b", page.read_text()), page.name
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
             # `make docs` makes the pages of the gallery from the examples.
             source = re.sub(r"^gallery/(.*)\.rst$", r"../examples/\1.py", target)
