@@ -122,6 +122,7 @@ def stored_as(name: str, value: Any) -> torch.dtype | str | None:  # noqa: ANN40
 
 def pair_of_betas(name: str, value: Any) -> Any:  # noqa: ANN401 - anything a user passes
     """(β₁, β₂) with 0 ≤ β₁ < 1 and 0 < β₂ ≤ 1; a list is taken, too, and stays one."""
+    value = tuple(value.tolist()) if isinstance(value, Tensor) and value.dim() else value
     try:
         beta1, beta2 = parsed = [_parsed(beta) for beta in value]
         float(beta1), float(beta2)
@@ -132,6 +133,14 @@ def pair_of_betas(name: str, value: Any) -> Any:  # noqa: ANN401 - anything a us
     if not 0 < beta2 <= 1:
         raise ValueError(f"GGT: {name}[1] (β₂, decay of the window) must lie in (0, 1], got {beta2!r}")
     return value if parsed == list(value) else tuple(parsed)
+
+
+def window_decay(name: str, value: Any) -> float:  # noqa: ANN401 - anything a user passes
+    """A number in (0, 1], or the text of one: the β₂ of `whiten`."""
+    value = _parsed(value)
+    if not isinstance(value, Real) or isinstance(value, bool) or not 0 < float(value) <= 1:
+        raise ValueError(f"whiten: {name} must be a number in (0, 1], got {name}={value!r}")
+    return float(value)
 
 
 def one_of(allowed: Iterable[str]) -> Callable[[str, Any], str]:

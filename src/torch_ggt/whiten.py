@@ -25,7 +25,7 @@ from torch.optim.optimizer import Optimizer, ParamsT
 
 from torch_ggt.front_end import PREFIX, FrontEnd, attach, groups_of
 from torch_ggt.memory import Memory, memory_of
-from torch_ggt.options import check_flag
+from torch_ggt.options import check_flag, window_decay
 from torch_ggt.sinks import Gradients
 from torch_ggt.step import FullMatrixOptimizer
 
@@ -95,7 +95,7 @@ class Whitening(FullMatrixOptimizer):
         super().__init__(
             params,
             window=window,
-            betas=(0.0, decay),
+            betas=(0.0, window_decay("decay", decay)),
             shrinkage=shrinkage,
             jitter=jitter,
             eps=eps,
