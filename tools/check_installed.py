@@ -7,6 +7,7 @@ the search for known advisories, is left to pip-audit.
 
 import argparse
 import base64
+import csv
 import hashlib
 import re
 import sys
@@ -44,15 +45,17 @@ def version_problem(name: str, version: str, wanted: dict[str, str]) -> str | No
 def changed_files(distribution: Distribution) -> list[str]:
     """The files of a package that are not those that pip has installed."""
     found = []
-    for file in distribution.files or []:
-        if file.hash is None or file.suffix == ".pyc":
+    # Since Python 3.12 distribution.files leaves missing files out, so pip's own list is read here.
+    for name, written, _ in csv.reader((distribution.read_text("RECORD") or "").splitlines()):
+        if not written or name.endswith(".pyc"):
             continue
-        path = Path(str(file.locate()))
+        path = Path(str(distribution.locate_file(name)))
         if not path.exists():
             found.append(f"{path} is missing")
             continue
-        made = hashlib.new(file.hash.mode, path.read_bytes()).digest()
-        if base64.urlsafe_b64encode(made).rstrip(b"=").decode() != file.hash.value:
+        kind, _, value = written.partition("=")
+        made = hashlib.new(kind, path.read_bytes()).digest()
+        if base64.urlsafe_b64encode(made).rstrip(b"=").decode() != value:
             found.append(f"{path} is not the file that was installed")
     return found
 
