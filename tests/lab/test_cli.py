@@ -15,6 +15,7 @@ import torch_ggt
 from ggt_lab.cli import terminal
 from ggt_lab.cli.commands import run_command
 from ggt_lab.cli.known_names import known_names, live_names
+from ggt_lab.optimizers.specs import NOT_RACED
 
 WIDE = {**os.environ, "COLUMNS": "140"}
 
@@ -36,8 +37,11 @@ def failing(*arguments, cwd, monkeypatch, capsys):
 
 
 def test_race_on_a_file_made_from_the_template(tmp_path):
-    assert "Wrote own.py" in ggt("new-problem", "own.py", cwd=tmp_path).stdout
+    assert "Try it: ggt race own.py" in ggt("new-problem", "own", cwd=tmp_path).stdout
     assert ggt("new-problem", "own.py", cwd=tmp_path).returncode == 2  # an existing file is left alone
+    (tmp_path / "module_beside.py").write_text("SIZE = 32\n")  # workers find it, too
+    text = (tmp_path / "own.py").read_text().replace("import torch\n", "import torch\nimport module_beside\n", 1)
+    (tmp_path / "own.py").write_text(text)
     race = ("race", "own.py", "--optimizers", "Adam", "GGT(window=5)", "--lrs", 0.001, 0.01, 0.1, "--seeds", 2)
     first = ggt(*race, "--steps", 40, cwd=tmp_path)
     assert first.returncode == 0, first.stderr
@@ -59,6 +63,14 @@ def test_race_on_a_file_made_from_the_template(tmp_path):
         (("race", "logistic", "--device", "gpux"), "device must be cpu or cuda, got 'gpux'"),
         (("race", "logistik"), "did you mean logistic"),
         (("race", "logistic", "--optimizers", "Adamm"), "did you mean Adam"),
+        (("race", "LOGISTIC"), "did you mean logistic?"),
+        (("race", "logistic", "--optimizers", "GGT(windw=5)"), "'windw'; did you mean window"),
+        (
+            ("race", "logistic", "--optimizers", "whiten(AdamW(lr=0.1))"),
+            "lr is no option here; learning rates belong to",
+        ),
+        (("race", "logistic", "--optimizers", "SparseAdam"), "SparseAdam takes sparse gradients alone"),
+        (("reproduce", "s1", "--seeds", 0), "need seeds ≥ 1"),
         (("reproduce", "s3"), "did you mean T3 or S2 or S1"),
         (("spectrum", "digit"), "did you mean digits"),
         (("race", "[/x]"), "unknown problem '[/x]'"),
@@ -76,6 +88,22 @@ def test_race_on_a_file_made_from_the_template(tmp_path):
 def test_unknown_names(arguments, message, tmp_path, monkeypatch, capsys):
     (tmp_path / "afile").touch()
     assert message in failing(*arguments, cwd=tmp_path, monkeypatch=monkeypatch, capsys=capsys)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "package", "extra"),
+    [
+        (("plan", "digits"), "sklearn", "lab"),
+        (("race", "logistic", "--optimizers", "pytorch_optimizer.SOAP"), "pytorch_optimizer", "bench"),
+    ],
+)
+def test_a_missing_package_is_named_with_its_extra(arguments, package, extra, tmp_path, monkeypatch, capsys):
+    for name in [name for name in sys.modules if name.partition(".")[0] == package]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)
+    said = failing(*arguments, cwd=tmp_path, monkeypatch=monkeypatch, capsys=capsys)
+    assert package in said
+    assert f"pip install 'torch-ggt[{extra}]'" in said
 
 
 @pytest.mark.parametrize("where", ["import", "loss", "syntax", "exit"])
@@ -149,8 +177,10 @@ def test_what_needs_no_torch_does_not_import_it(words):
     code = f"import sys; sys.argv = ['ggt', *{words!r}]; from ggt_lab.cli import main\n"
     code += "try:\n    main()\nexcept SystemExit as end:\n    print('status', end.code)\n"
     code += f"print('imported', [name for name in {HEAVY!r} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=WIDE)
+    without_width = {**WIDE, "COLUMNS": "0"}  # of a shell without a terminal
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=without_width)
     assert done.stdout.rstrip().endswith("imported []"), done.stderr
+    assert len(done.stdout.splitlines()) > 1
     if words == ["--version"]:
         assert done.stdout.startswith(f"torch-ggt {torch_ggt.__version__}, torch {torch.__version__}, Python 3.")
 
@@ -158,6 +188,7 @@ def test_what_needs_no_torch_does_not_import_it(words):
 def test_the_list_is_the_list():
     """`ggt list` reads names from a file; after a change of a name: python -m ggt_lab.cli.known_names."""
     assert known_names() == live_names()
+    assert NOT_RACED.keys() == {"LBFGS", "SparseAdam"}  # the list says these two
     content = json.loads(resources.files("ggt_lab.cli").joinpath("known_names.json").read_text())
     assert content["versions"] == {"torch-ggt": torch_ggt.__version__, "torch": "2.13"}
 

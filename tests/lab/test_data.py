@@ -283,7 +283,7 @@ def test_a_changed_text_is_refused(tmp_path, treebank):
 
 
 def test_neither_here_nor_there(tmp_path, treebank, batches):
-    with pytest.raises(DataError, match=r"(?s)no local folder was named.*Two ways.*--data DIR.*GGT_DATA"):
+    with pytest.raises(DataError, match=r"(?s)no local folder was named.*Two ways.*environment: GGT_DATA"):
         load_ptb_words(word_files=treebank["word_files"])
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match=r"(?s)nothing of it in .*empty.*no address is known.*Two ways"):
@@ -361,7 +361,7 @@ def test_a_wrong_or_short_download_is_not_kept_and_a_second_run_recovers(tmp_pat
     content = b"the right thing" * 100
     (folder / "file.bin").write_bytes(b"another thing! " * 100)
     file = published("file.bin", content, f"{address}/file.bin")
-    with pytest.raises(DownloadError, match=r"expected sha256 .*got .*Nothing was kept. Try again later.*--data DIR"):
+    with pytest.raises(DownloadError, match=r"expected sha256 .*got .*Nothing was kept. Try again later.*GGT_DATA=DIR"):
         download(file, tmp_path / "cache", progress=None)
     assert leftovers(tmp_path / "cache") == []
     (folder / "file.bin").write_bytes(content)

@@ -1,7 +1,9 @@
 """The league: its search against made-up results, its statistics against numbers by hand, a whole small league."""
 
+import inspect
 import json
 import math
+import re
 import runpy
 from dataclasses import replace
 from pathlib import Path
@@ -10,16 +12,19 @@ import pytest
 import torch
 
 from ggt_lab.cli.commands import run_command
+from ggt_lab.cli.league_command import LeagueCommand
 from ggt_lab.data.python_sources import load_python_sources, make_python_sources
 from ggt_lab.league.cells import Cell, cell_of, shortness
 from ggt_lab.league.comparisons import by_task, pairs, profile, ranks, reached, rivalry
 from ggt_lab.league.entrants import BASELINES, ENTRANTS, OURS, RECOMMENDED
 from ggt_lab.league.execution import execute
-from ggt_lab.league.play import Field, check_folder, missing_packages, play
+from ggt_lab.league.play import Field, check_folder, missing_packages, play, unfinished
 from ggt_lab.league.protocol import PROTOCOL, SMOKE, best_trial, fresh_runs, next_runs, trials_of
 from ggt_lab.league.steppers import make_stepper
+from ggt_lab.league.summary import summarize
 from ggt_lab.league.tables import cell_words, parts, rival_wins
 from ggt_lab.problems import problem_class
+from ggt_lab.report.league_section import read_league
 from ggt_lab.report.page import write_report
 from ggt_lab.runs.results import Results
 
@@ -253,6 +258,34 @@ def test_a_folder_of_another_protocol_is_refused(tmp_path):
         check_folder(tmp_path, field._replace(protocol=replace(PROTOCOL, trials=9)))
 
 
+def test_runs_of_another_protocol_are_neither_counted_nor_charged(tmp_path):
+    field = Field(PROTOCOL, (TASK,), (SGD,))
+    run = trials_of(PROTOCOL, TASK, SGD, {})[0]
+    points = [{"step": run.steps, TASK.metric: 1.0, TASK.tuned_by: 1.0}]
+    fields = {"task": TASK.name, "entrant": "sgd", "device": "cpu", "status": "done", "skipped": 0}
+    fields |= {"steps": run.steps, "points": points}
+    results = Results(tmp_path / "results.jsonl")
+    results.append({"key": run.key, **fields, "cost_s": 1.0})
+    check_folder(tmp_path, field)
+    foreign = replace(run, digest=PROTOCOL.digest(TASK, replace(SGD, power=7)))
+    results.append({"key": foreign.key, **fields, "cost_s": 60.0 * TASK.minutes})
+    results.append({"key": run.key.replace("seed", "other"), **fields, "points": [{"step": run.steps}], "cost_s": 1.0})
+    flaw = rf"results\.jsonl:3 is left out: not every point of it has {TASK.metric}, {TASK.tuned_by}"
+    with pytest.warns(UserWarning, match=flaw), pytest.warns(UserWarning, match="1 runs of another protocol are left"):
+        summary = summarize(field, tmp_path)
+    with pytest.warns(UserWarning, match="left out"):
+        assert unfinished(field, tmp_path) == 1  # the budget is not used up
+    assert summary["runs"] == 1
+    whys = {(each["task"], each["entrant"]): each["why"] for each in summary["cells"]}
+    assert whys[TASK.name, "sgd"] == "1 of 8 trials made"
+    assert whys[TASK.name, "adamw"] == whys["digits", "sgd"] == "not asked for"
+    assert parts(summary)[-1].rows[0][:3] == [TASK.name, SGD.title, "–"]
+    (tmp_path / "protocol.json").unlink()
+    with pytest.warns(UserWarning, match=flaw), pytest.raises(ValueError, match=r"1 runs, and no protocol\.json"):
+        check_folder(tmp_path, field)
+    assert [path.name for path in tmp_path.iterdir()] == ["results.jsonl"]
+
+
 def test_a_missing_package_is_named(tmp_path):
     entrant = replace(SGD, name="rare", title="Rare", spec="no_such_package.Rare(momentum={momentum})")
     field = Field(replace(SMOKE, entrants=(entrant,)), SMOKE.tasks[:1], (entrant,))
@@ -389,14 +422,59 @@ def test_lanes_fill_one_folder(tmp_path, capsys):
         assert why in " ".join(capsys.readouterr().err.split())
 
 
-def test_unknown_names(capsys):
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--task poison", "did you mean poisson or factorization? `ggt league --help` names every task."),
+        ("--device cuda:99", "device cuda:99 was asked for, and torch sees no such CUDA device here; use cpu"),
+        ("--device tpu --summary", "device must be cpu, cuda or a GPU by its number like cuda:0; got 'tpu'"),
+        ("--minutes nan", "need minutes ≥ 0, got minutes=nan"),
+        ("--smoke --task DIGITS --entrant l-bfgs", "L-BFGS does not enter digits in the smoke league"),
+        ("--summary", "there are no runs of this protocol in o/results.jsonl"),
+        ("--page .", "--page is the name of a file, and . is a folder"),
+    ],
+)
+def test_wrong_options_are_said_before_anything_is_made(words, said, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit):
-        run_command(["league", "--task", "poison"])
-    assert "did you mean poisson" in capsys.readouterr().out
+        run_command(["league", *words.split(), "--out", "o"])
+    assert said in " ".join(capsys.readouterr().out.split())
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_a_damaged_summary_is_named(tmp_path):
-    (tmp_path / "league.json").write_text('{"cells": []}')
+def test_the_help_names_every_task_and_entrant():
+    source = inspect.getsource(LeagueCommand)
+    for each in (*PROTOCOL.tasks, *ENTRANTS):
+        assert re.search(rf"[ \n]{each.name}\b(?!-)", source), each.name
+
+
+def test_a_league_whose_time_is_up_says_so(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("ggt_lab.figures.drawn", lambda draw: [])
+    monkeypatch.setattr("ggt_lab.league.step_times.measure", lambda *_: None)
+    words = ["league", "--smoke", "--out", str(tmp_path / "o"), "--page", str(tmp_path / "new" / "page.md")]
+    run_command([*words, "--task", "Factorization", "--entrant", "AdamW", "adamw", "GGT", "--minutes", "0"])
+    out = " ".join(capsys.readouterr().out.split())
+    assert "Time is up, and 2 cells need more runs. The same command goes on from here." in out
+    assert "factorization: no cell has a result (no run was made)" in out
+    assert (tmp_path / "new" / "page.md").exists()
+
+
+def test_summaries_of_older_versions(tmp_path):
+    """What has no key of later days is read; where that is not possible the words say what to do."""
+    field = Field(PROTOCOL, (TASK,), (SGD,))
+    summary = summarize(field, tmp_path)
+    path = tmp_path / "league.json"
+    for cell in summary["cells"]:
+        del cell["over_budget"], cell["momentum_edge"]
+    del summary["speedups"], summary["speedups_deep"]
+    path.write_text(json.dumps(summary))
+    assert len(read_league(path).parts) == len(parts(summary))
+    del summary["recommended_deep"]
+    for season, words in ((2, r"it has no recommended_deep; .* `ggt league --summary"), (1, "of another season")):
+        path.write_text(json.dumps({**summary, "protocol": {"season": season}}))
+        with pytest.raises(ValueError, match=words):
+            read_league(path)
+    path.write_text('{"cells": []}')
     with pytest.raises(ValueError, match=r"league\.json is left out: it is not the summary of a league"):
         write_report(tmp_path)
 

@@ -25,6 +25,7 @@ from ggt_lab.runs.schedules import rate_function
 from ggt_lab.runs.standings import Standing, around_the_best, beyond_the_edge, measure, one_more_rate, standings
 from ggt_lab.runs.student import half_interval, paired_lead
 from ggt_lab.runs.turns import seconds_in_turns
+from ggt_lab.runs.users_code import ProblemError
 from torch_ggt import GGT
 
 
@@ -140,6 +141,7 @@ def test_optimizer_specs():
     ("spec", "message"),
     [
         ("AdamV", "did you mean Adam"),
+        ("adamw", r"did you mean AdamW\?"),
         ("Zzzzzz", "there are"),
         ("no.such.Thing", "cannot import"),
         ("GGT(5)", "options are given by name"),
@@ -245,20 +247,69 @@ def test_an_edited_file_is_another_problem(tmp_path):
     assert Run(str(own), "SGD", 0.1, 0).key != before
 
 
+EVALUATE, LOSS, PARAMETERS = (
+    '{"loss": self.loss().item()}',
+    "(self.model(torch.ones(3)) - self.shift).square().sum()",
+    "self.model.parameters()",
+)
+SHIFT = "self.shift = random.random() + np.random.rand()"
+
+
 @pytest.mark.parametrize(
-    ("returned", "message"),
+    ("line", "changed", "place", "message"),
     [
-        ('{"accuracy": 1.0}', "'loss' .the metric. among them"),
-        ("[1.0]", "must return a dict"),
-        ('{"loss": 1.0, "step": 2}', "step, which the curve uses itself"),
-        ('{"loss": float("nan")}', "loss = nan before any step"),
+        (EVALUATE, '{"accuracy": 1.0}', "in evaluate", "'loss' (the metric) among them"),
+        (EVALUATE, "[1.0]", "in evaluate", "must return a dict of numbers"),
+        (EVALUATE, '{"loss": 1.0, "step": 2}', "in evaluate", "step, which the curve uses itself"),
+        (EVALUATE, '{"loss": float("nan")}', "in evaluate", "loss = nan before any step"),
+        (EVALUATE, '{"loss": None}', "in evaluate", "evaluate() returns loss = None; it should be a number"),
+        (EVALUATE, '{"loss": torch.ones(3)}', "in evaluate", "loss = tensor([1., 1., 1.]); it should be a number"),
+        (LOSS, "torch.tensor(0.5)", "in loss", "loss() returns a tensor without a gradient"),
+        (LOSS, "type('Half', (), {'item': lambda self: 0.5})()", "in loss", "a tensor with one number, got <"),
+        ("def loss(self)", "def loss(self, x=1, *, y)", "in loss", "the lab calls loss(), and that does not fit"),
+        ("(self, seed, device)", "(self)", "in __init__", "the lab calls Problem(seed, device)"),
+        (PARAMETERS, "None", "in parameters", "parameters() should give parameters"),
+        (PARAMETERS, "self.model.named_parameters()", "in parameters", "got a tuple among them"),
+        (PARAMETERS, "[torch.nn.Parameter(torch.ones(2))]", "in loss", "gives no gradient to any of parameters()"),
+        ('3, "loss"', '3, ["loss"]', ", line 7: steps, metric =", "metric should be the name of a number"),
+        ("3, ", "3e2, ", ", line 7: steps, metric =", "a whole number of at least 1, got 300.0"),
+        (SHIFT, SHIFT + "\n    def schedule(self): ...", "in schedule", "the lab calls schedule(progress)"),
     ],
 )
-def test_what_evaluate_returns_is_checked(tmp_path, returned, message):
+def test_what_a_problem_gives_is_checked_and_its_line_is_named(tmp_path, line, changed, place, message):
     own = tmp_path / "own.py"
-    own.write_text(OWN.replace('{"loss": self.loss().item()}', returned))
-    with pytest.raises(RuntimeError, match=message):
-        execute(Run(str(own), "SGD", 0.1, 0))
+    text = OWN.replace("self.loss().item()", "1.0") if "loss(" in changed or line == LOSS else OWN
+    own.write_text(text.replace(line, changed, 1))
+    assert own.read_text() != text
+    with pytest.raises(ProblemError) as caught:
+        execute(Run(str(own), "SGD", 0.1, 0, schedule="own" if "schedule" in changed else "constant"))
+    assert message in caught.value.what
+    assert caught.value.place.startswith(f"{own}, line ")
+    assert place in caught.value.place
+    assert caught.value.trace == ""  # nothing of the user's file is in it
+
+
+SPARSE = OWN.replace("torch.nn.Linear(3, 3)", "torch.nn.Embedding(5, 3, sparse=True)").replace(
+    "torch.ones(3)", "torch.tensor([1, 3])"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "optimizer", "words"),
+    [
+        (OWN, "Muon", "MuonAndAdamW is Muon for the matrices and AdamW for the rest"),
+        (OWN, "whiten(Muon)", "MuonAndAdamW is Muon for the matrices and AdamW for the rest"),
+        (SPARSE, "GGT", "GGT does not support sparse gradients"),
+    ],
+)
+def test_an_optimizer_that_does_not_fit_says_so_without_our_traceback(tmp_path, text, optimizer, words):
+    own = tmp_path / "own.py"
+    own.write_text(text)
+    with pytest.raises(ProblemError) as caught:
+        execute(Run(str(own), optimizer, 0.1, 0))
+    assert words in caught.value.what
+    assert (caught.value.place, caught.value.trace) == ("", "")
+    assert execute(Run(str(own), "SGD", 0.1, 0))["status"] == "done"  # also with sparse gradients
 
 
 def test_tensors_and_spare_nans_are_taken(tmp_path):
@@ -358,6 +409,17 @@ RECOMMENDATIONS = {
         [*finals("Adam", 1.0, None), *finals("SGD", None, None)],
         {},
         "No recommendation: every optimizer diverged with at least one seed. Try lower learning rates.",
+    ),
+    "steps left out": (
+        finals("Adam", 1.0, 1.1, skipped=2),
+        {},
+        "Recommended on this problem: Adam with lr 0.01 (loss 1.05 ± 0.071 over 2 fresh seeds). 4 of its 20 steps were "
+        "left out, because the loss or its gradient was not finite.",
+    ),
+    "no step": (
+        finals("Adam", 4.0, 4.0, skipped=10),
+        {},
+        "No recommendation: Adam took no step, because the loss or its gradient was not finite.",
     ),
     "edge": (
         finals("Adam", 1.0, 1.0),

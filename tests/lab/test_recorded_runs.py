@@ -8,6 +8,16 @@ from ggt_lab.runs.race import Run, execute, grid, race
 from ggt_lab.runs.results import Results
 from ggt_lab.spectra.recorded_runs import record_spectrum, tuned_runs, write_spectrum
 
+OWN = """
+import torch
+class Problem:
+    steps, metric = 20, "loss"
+    def __init__(self, seed, device): self.p = torch.nn.Parameter(torch.ones(3))
+    def parameters(self): return [self.p]
+    def loss(self): return self.p.square().sum() * float('nan')
+    def evaluate(self): return {"loss": self.p.square().sum()}
+"""
+
 
 def test_spectrum_of_a_run(tmp_path):
     run = Run("logistic", "GGT(window=5)", 0.1, seed=0, steps=40)
@@ -25,6 +35,17 @@ def test_other_optimizers_get_a_window_beside_them():
     spectrum = record_spectrum(Run("logistic", "Adam", 0.1, seed=0, steps=20), window=3)
     assert (spectrum["window"], spectrum["history"]) == (3, "gradient")
     assert "window of its own" in spectrum["cost"]
+
+
+@pytest.mark.parametrize(
+    ("every", "words"), [(30, "no step of 20 is a multiple of 30"), (1, "10 steps were left out, because the loss")]
+)
+def test_a_spectrum_of_nothing_says_why(tmp_path, every, words):
+    own = tmp_path / "own.py"
+    own.write_text(OWN if every == 1 else OWN.replace("* float('nan')", ""))
+    spectrum = record_spectrum(Run(str(own), "Adam", 0.1, seed=0), every=every)
+    assert spectrum["steps"] == []
+    assert spectrum["diagnosis"]["verdict"].startswith(f"Nothing was recorded: {words}")
 
 
 def test_tuned_runs_of_a_race(tmp_path):

@@ -254,6 +254,15 @@ def test_winner(tmp_path, finals, expected):
     assert write_report(tmp_path).exists()
 
 
+@pytest.mark.parametrize(("skipped", "expected"), [(4, "on p A with loss 1"), (10, "on p no step was taken")])
+def test_steps_that_were_left_out_are_said(tmp_path, skipped, expected):
+    write_records(tmp_path, [record("A", 0.1, seed, [2.0, 1.0], skipped=skipped) for seed in (0, 1)])
+    words = " ".join(summary(collect(tmp_path)))
+    assert expected in words
+    assert f"none of which diverged. {2 * skipped} steps were left out, because the loss" in words
+    assert f'<span class="note">{2 * skipped} steps left out</span>' in write_report(tmp_path).read_text()
+
+
 def test_inlined_numbers_are_those_of_the_file(report, records):
     for shown in content_of(report)["races"]:
         expected = of(records, shown["title"])

@@ -10,6 +10,7 @@ import os
 import warnings
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,11 @@ import pytest
 
 from ggt_lab.cli import commands
 from ggt_lab.experiments.spectra_over_training import read_spectra
-from ggt_lab.figures import race_curves, spectrum_density, speed_figures
+from ggt_lab.figures import league_figures, race_curves, spectrum_density, speed_figures
+from ggt_lab.league import protocol
+from ggt_lab.league.play import Field
+from ggt_lab.league.protocol import trials_of
+from ggt_lab.league.summary import summarize
 from ggt_lab.report import page
 from ggt_lab.runs import long_run, race
 from ggt_lab.runs.race import Run
@@ -76,6 +81,24 @@ TRAINING = {
     | {"over_SGD": {"GGT r=200 bfloat16": 1.1}},
 }
 LONG_RUN = {"problem": "cifar10-tiny", "optimizer": "SGD", "lr": 0.1, "seed": 0, "epochs": 1, "device": "cpu"}
+
+
+SMALL_LEAGUE = replace(protocol.SMOKE, tasks=protocol.SMOKE.tasks[:1])
+FIELD = Field(SMALL_LEAGUE, SMALL_LEAGUE.tasks, (SMALL_LEAGUE.entrant("adamw"),))
+
+
+def league_run():
+    """A trial of the league."""
+    (task,), (entrant,) = FIELD.tasks, FIELD.entrants
+    fields = {"task": task.name, "entrant": entrant.name, "device": "cpu", "status": "done", "skipped": 0}
+    found = {"steps": 3, "points": [{"step": 3, "loss": 1.5}], "cost_s": 0.1, "environment": {"torch": "2"}}
+    return {"key": trials_of(SMALL_LEAGUE, task, entrant, {})[0].key, **fields, **found}
+
+
+LEAGUE_TIMES = {"key": "a key", "task": FIELD.tasks[0].name, "step_seconds": {"adamw": 0.001}}
+
+LEAGUE_SUMMARY = summarize(FIELD, Path("nowhere"))
+del LEAGUE_SUMMARY["ours"]  # other files have a text of this name
 
 
 def dump(content):
@@ -216,11 +239,14 @@ def lab(tmp_path, monkeypatch, capsys):
         (race_curves, "draw_curves"),
         (spectrum_density, "draw_spectrum"),
         (speed_figures, "draw_speed"),
+        (league_figures, "draw_cells"),
+        (league_figures, "draw_profiles"),
     ):
         monkeypatch.setattr(module, name, lambda *_, **__: [])
+    monkeypatch.setattr(protocol, "SMOKE", SMALL_LEAGUE)
     said = {
         "label": "a run",
-        "diagnosis": {"summary": "words"},
+        "diagnosis": {"summary": "words", "verdict": "words"},
         "cost": "none",
         "steps": [1],
         "singular_values": [[1.0]],
@@ -254,6 +280,9 @@ def tree(root, own):
     return found
 
 
+LEAGUE = ["league", "--smoke", "--entrant", "adamw", "--summary", "--out", "d"]
+LEAGUE_OWN = ["d/league.json", "d/league.md"]
+
 COMMANDS = {
     # command: (file, what it holds, words, own output)
     "report, a race": ("d/results.jsonl", None, ["report", "d"], ["d/report.html"]),
@@ -278,6 +307,10 @@ COMMANDS = {
     "calibrate": ("d/case.json", STEP, ["calibrate", "d", "--to", "c.json"], ["c.json"]),
     "spectrum of a race": ("d/results.jsonl", None, ["spectrum", "d", "--out", "o"], ["o"]),
     "train": ("d/runs.json", [LONG_RUN], ["train", "d/runs.json", "--kept", "k", "--results", "o/r"], ["k", "o"]),
+    "league": ("d/results.jsonl", league_run(), LEAGUE, LEAGUE_OWN),
+    "league, times": ("d/times.jsonl", LEAGUE_TIMES, LEAGUE, LEAGUE_OWN),
+    "league, protocol": ("d/protocol.json", FIELD.rules(), LEAGUE, LEAGUE_OWN),
+    "page of a league": ("d/league.json", LEAGUE_SUMMARY, ["report", "d"], ["d/report.html"]),
     "race": (
         "d/results.jsonl",
         None,
@@ -316,6 +349,8 @@ def lay_out(root, name, beside=True):
         path.write_bytes(dump(content))
         if words[0] == "report":
             sound_race(path.parent)  # something to show beside it
+        if words[0] == "league" and path.name != "results.jsonl":
+            (path.parent / "results.jsonl").write_bytes(dump(league_run()))
         if words[0] in ("plan", "calibrate"):
             for number in (1, 2):
                 other = {**STEP, "case": f"other {number}", "result": {**STEP["result"], "d": 1000 * number}}
@@ -355,6 +390,7 @@ def test_whole_files(name, lab, tmp_path):
         wrong = verdict_on(code, said, path, before, tree(root, own))
         harmless = operator in ("byte-order mark", "CRLF", "twice", "blank", "an empty object", "another version")
         harmless |= name in ("claims, claims", "bench, speed.json") or operator in ("a number", "a text", "a list")
+        harmless |= operator == "empty" and name == "league, times"  # as if nothing had been measured
         if wrong is None and not harmless and path.name not in said:
             wrong = f"{path.name} is not named: {said[-300:]!r}"
         if wrong is not None:
@@ -390,7 +426,11 @@ def test_every_value_of_a_file(name, lab, tmp_path):
     rest = b"" if name not in RACES else dump(run_record(1)) + b"\n"
     listed = isinstance(content, list)
     failures = []
-    names = tuple(VALUES) if name.startswith("report") or name == "train" else FEW
+    names = (
+        tuple(VALUES)
+        if name.startswith("report") or name == "train"
+        else FEW[: 1 if name == "page of a league" else None]
+    )
     for mutation, changed_content in mutations(content[0] if listed else content, names):
         damaged = dump([changed_content] if listed else changed_content) + b"\n" + rest
         path.write_bytes(damaged)

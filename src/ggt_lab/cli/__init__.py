@@ -8,6 +8,8 @@ __all__ = ["main"]
 
 def main() -> None:
     """Entry point of ``ggt`` and of ``python -m ggt_lab``. Ctrl-C ends it without a traceback, also during imports."""
+    if os.environ.get("COLUMNS", "1").strip("0") == "":  # 0 or nothing: a shell without a terminal; not a width
+        del os.environ["COLUMNS"]
     try:
         from ggt_lab.cli.commands import run_command
 

@@ -2,7 +2,6 @@
 
 import difflib
 import sys
-import traceback
 import warnings
 from collections.abc import Sequence
 
@@ -74,7 +73,7 @@ def _run(words: Sequence[str]) -> None:
     except BrokenPipeError:  # `main` knows what to do
         raise
     except (ValueError, OSError) as error:
-        _fail(str(error), status=2)
+        _fail(f"{error}{_install(error.__cause__)}", status=2)
     except ModuleNotFoundError as error:
         _fail(_missing_package(error, words[0]), status=2)
     except RuntimeError as error:
@@ -90,6 +89,12 @@ def _unknown_command(name: str) -> str:
     close = difflib.get_close_matches(name.lower(), COMMANDS, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(COMMANDS)}."
     return f"unknown command {name!r}: {hint} `ggt --help` says what each does."
+
+
+def _install(cause: BaseException | None) -> str:
+    """How to install the package that an error comes from, if one of our extras has it."""
+    extra = _EXTRAS.get((cause.name or "").partition(".")[0]) if isinstance(cause, ModuleNotFoundError) else None
+    return f". Install it: pip install 'torch-ggt[{extra}]'" if extra else ""
 
 
 def _missing_package(error: ModuleNotFoundError, command: str) -> str:
@@ -117,9 +122,8 @@ def _fail_in_a_run(error: RuntimeError) -> None:
     say(f"error: {error.place or error.what}", style="bold red")
     if error.place:
         say(error.what)
-    cause = error.__cause__
-    trace = error.trace or ("".join(traceback.format_exception(cause)) if cause is not None else "")
-    print(f"\n{trace.rstrip()}", file=sys.stderr)
+    if error.trace:
+        print(f"\n{error.trace.rstrip()}", file=sys.stderr)
     sys.exit(1)
 
 

@@ -21,5 +21,6 @@ class ListCommand:
             say(heading, style="bold")
             words = textwrap.wrap(", ".join(listed), 76, break_on_hyphens=False)
             say(textwrap.indent("\n".join(words), "  "))
+        say("  LBFGS and SparseAdam of torch.optim cannot be raced.")
         say("experiments", style="bold")
         say("\n".join(f"  {name:4}{title}" for name, title in names.experiments.items()))

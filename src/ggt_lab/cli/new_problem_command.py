@@ -15,12 +15,13 @@ class NewProblemCommand:
     """Write a template for a problem of your own."""
 
     path: Positional[Path] = Path("my_problem.py")
-    """The file to write; an existing file is left alone."""
+    """The file to write, whose name ends in .py; an existing file is left alone."""
 
     def run(self) -> None:
         """Copy the template."""
-        if self.path.exists():
-            raise ValueError(f"{self.path} exists already; choose another name")
+        path = self.path if self.path.suffix == ".py" else Path(f"{self.path}.py")
+        if path.exists():
+            raise ValueError(f"{path} exists already; choose another name")
         template = resources.files("ggt_lab").joinpath("problems", "template.py")
-        self.path.write_text(template.read_text(encoding="utf-8"))
-        say(f"Wrote {self.path}. Try it: ggt race {self.path}")
+        path.write_text(template.read_text(encoding="utf-8"))
+        say(f"Wrote {path}. Try it: ggt race {path}")

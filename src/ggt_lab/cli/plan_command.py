@@ -107,12 +107,13 @@ def count_parameters(text: str) -> int:
         return parse_count(text)
     import torch
 
-    from ggt_lab.runs.users_code import problem_of, running
+    from ggt_lab.runs.short_run import parameters_of
+    from ggt_lab.runs.users_code import called, problem_of, running
 
     cls = problem_of(text)
     with running(text):
-        problem = cls(0, torch.device("cpu"))
-        return sum(p.numel() for p in problem.parameters() if p.requires_grad)
+        problem = called("__init__", cls, 0, torch.device("cpu"))
+        return sum(p.numel() for p in parameters_of(problem) if p.requires_grad)
 
 
 def _calibration(folders: Sequence[Path]) -> "tuple[Calibration, list[float]]":

@@ -141,6 +141,7 @@ def _show_standings(title: str, records: "Sequence[Record]", by: str, *, seconds
     for standing in standings(records, by=by):
         notes = " (edge)" if standing.at_edge else ""
         notes += f" ({standing.diverged} diverged)" if standing.diverged else ""
+        notes += f" ({standing.skipped} step{'s' * (standing.skipped > 1)} left out)" if standing.skipped else ""
         numbers = [f"{n:.4g}" for n in (standing.final, standing.spread, standing.per_step, standing.per_second)]
         if len({record["seed"] for record in records}) == 1:
             numbers[1] = "one seed"

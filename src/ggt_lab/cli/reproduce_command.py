@@ -44,6 +44,8 @@ class ReproduceCommand:
 
     def run(self) -> None:
         """Run the experiment, judge its claims, draw its figures."""
+        if self.workers < 1 or (self.seeds is not None and self.seeds < 1):
+            raise ValueError(f"need seeds ≥ 1, workers ≥ 1; got seeds={self.seeds}, workers={self.workers}")
         import torch
 
         from ggt_lab.experiments.catalogue import chosen_experiment, default_folder
@@ -56,7 +58,7 @@ class ReproduceCommand:
         if self.data is not None:
             os.environ["GGT_DATA"] = str(self.data.resolve())  # the processes that train inherit it
         folder = self.out or default_folder(name, smoke=self.smoke)
-        seeds = self.seeds or (1 if self.smoke else chosen.seeds)
+        seeds = (1 if self.smoke else chosen.seeds) if self.seeds is None else self.seeds
         device = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
         with progress_bar(folder / "results.jsonl") as progress:
             outcome = reproduce(

@@ -60,13 +60,18 @@ class SpectrumCommand:
             progress(0, len(runs), "")
             for number, run in enumerate(runs, start=1):
                 spectra.append(record_spectrum(run, every=self.every, window=self.window))
-                write_spectrum(spectra[-1], folder, _file_name(run))
+                if spectra[-1]["steps"]:
+                    write_spectrum(spectra[-1], folder, _file_name(run))
                 progress(number, len(runs), str(run))
-        files = draw_spectrum(spectra, folder / "spectrum", title="Eigenvalues of GᵀG over training")
         for spectrum in spectra:
-            summary, verdict = spectrum["diagnosis"]["summary"], spectrum["diagnosis"].get("verdict", "")
+            summary, verdict = spectrum["diagnosis"]["summary"], spectrum["diagnosis"]["verdict"]
             say(f"{spectrum['label']}\n{verdict}", style="bold")
-            say(f"{summary.removeprefix(verdict).strip()}\nCost: {spectrum['cost']}.\n")
+            if spectrum["steps"]:
+                say(f"{summary.removeprefix(verdict).strip()}\nCost: {spectrum['cost']}.\n")
+        recorded = [spectrum for spectrum in spectra if spectrum["steps"]]
+        if not recorded:
+            return
+        files = draw_spectrum(recorded, folder / "spectrum", title="Eigenvalues of GᵀG over training")
         say(f"Heat-map: {', '.join(map(str, files))}\nA page with all of it: ggt report {folder}")
 
     def _runs_of_a_race(self) -> "list[Run]":

@@ -41,8 +41,8 @@ class DownloadError(DataError):
     def __init__(self, name: str, reasons: Sequence[str]) -> None:
         self.summary = f"{name} could not be downloaded ({'; '.join(reasons)})"
         super().__init__(
-            f"{self.summary}. Nothing was kept. Try again later, or get the file elsewhere and name its folder: "
-            "--data DIR, or GGT_DATA=DIR in the environment."
+            f"{self.summary}. Nothing was kept. Try again later, or get the file elsewhere and name its folder in the "
+            "environment: GGT_DATA=DIR."
         )
 
 
@@ -163,5 +163,5 @@ def missing(
         f"{what} is not here: {looked}, and {error.summary}. Two ways to get it:\n"
         f"  1. with a connection, run the same command again: it downloads {size:.0f} MB "
         f"({', '.join(file.urls[0] if file.urls else file.name for file in files)});\n"
-        f"  2. put {layouts} into a folder and name it: --data DIR, or GGT_DATA=DIR in the environment."
+        f"  2. put {layouts} into a folder and name it in the environment: GGT_DATA=DIR."
     )

@@ -6,17 +6,20 @@ steps: two whole cycles of an optimizer that refreshes its matrices at every ten
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from ggt_lab.league.execution import fresh_problem
 from ggt_lab.league.play import Field, missing_packages
+from ggt_lab.league.records import read_times
 from ggt_lab.league.steppers import Stepper, make_stepper
 from ggt_lab.league.tasks import LeagueTask
-from ggt_lab.runs.results import Record
+from ggt_lab.runs.process_pool import processes, run_as_ready
+from ggt_lab.runs.results import Record, Results
 from ggt_lab.runs.turns import seconds_in_turns
 
-__all__ = ["TimedTask", "timed"]
+__all__ = ["TimedTask", "measure", "timed"]
 
 _STEPS = 20
 
@@ -39,6 +42,15 @@ class TimedTask:
 
     def __str__(self) -> str:
         return f"step times, {self.task.name}"
+
+
+def measure(field: Field, tasks: Sequence[LeagueTask], rounds: int, folder: Path) -> None:
+    """Add the step times of these tasks to ``times.jsonl`` of a folder, as far as they are not there."""
+    path = folder / "times.jsonl"
+    there = read_times(path)
+    left = [job for job in (TimedTask(field, task, rounds) for task in tasks) if job.key not in there]
+    with processes(1) as pool:  # one process: nothing of ours runs beside it
+        run_as_ready(lambda: [left.pop(0)] if left else [], timed, Results(path), pool)
 
 
 def timed(job: TimedTask) -> Record:

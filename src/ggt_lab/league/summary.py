@@ -1,7 +1,6 @@
 """The league as one JSON object, made from the finished runs: ``league.json``. `tables` turns it into words."""
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -11,10 +10,11 @@ from ggt_lab.league.cells import Cell, cell_of, shortness
 from ggt_lab.league.comparisons import TAUS, by_task, pairs, profile, ranks, rivalry, speedup
 from ggt_lab.league.entrants import BASELINES, OURS, RECOMMENDED, RECOMMENDED_DEEP
 from ggt_lab.league.paper_claims import judged
-from ggt_lab.league.play import Field, finished, missing_packages
+from ggt_lab.league.play import Field, missing_packages, own_runs, protocol_of, spent_seconds
+from ggt_lab.league.records import read_times
 from ggt_lab.league.tasks import LeagueTask
 from ggt_lab.runs.environment import different_machines
-from ggt_lab.runs.results import Record, Results
+from ggt_lab.runs.results import Record
 
 __all__ = ["STANDARD", "summarize"]
 
@@ -33,15 +33,13 @@ def summarize(field: Field, folder: Path, missing_data: Mapping[str, str] | None
         missing_data: why a task has no data, by task.
     """
     whole = Field(field.protocol, field.protocol.tasks, field.protocol.entrants, field.device)
-    runs = finished(Results(folder / "results.jsonl"))
-    spent = Counter[str]()
-    for run in runs.values():
-        spent[run["task"]] += run["cost_s"]
-    cells = _cells(whole, runs, missing_data or {}, spent)
+    runs = own_runs(whole, folder)
+    spent = spent_seconds(runs)
+    cells = _cells(whole, runs, missing_data or {}, spent, protocol_of(folder))
     kinds = {task.name: task.kind for task in whole.tasks}
     # Other tasks have other entrants: ranks and profiles are of small tasks alone.
     small, deep = ([cell for cell in cells if kinds[cell.task] == kind] for kind in ("small", "deep"))
-    times = _step_seconds(Results(folder / "times.jsonl"))
+    times = _step_seconds(read_times(folder / "times.jsonl"))
     per_second = profile(small, STANDARD, times) if times else {}
 
     def against_rivals(member: str, of: Sequence[Cell]) -> list[Record]:
@@ -102,9 +100,16 @@ def summarize(field: Field, folder: Path, missing_data: Mapping[str, str] | None
 
 
 def _cells(
-    field: Field, runs: Mapping[str, Record], missing_data: Mapping[str, str], spent: Mapping[str, float]
+    field: Field,
+    runs: Mapping[str, Record],
+    missing_data: Mapping[str, str],
+    spent: Mapping[str, float],
+    protocol: Record | None,
 ) -> list[Cell]:
+    """All cells; ``protocol`` is what the folder says of itself, and names what was asked for."""
     packages = missing_packages(field)
+    begun = {(run["task"], run["entrant"]) for run in runs.values()}
+    asked = None if protocol is None else {*protocol["tasks"], *protocol["entrants"]}
     played = {run["task"] for run in runs.values()}
     cells = []
     for task, entrant in field.cells():
@@ -114,6 +119,8 @@ def _cells(
             missing = "its data is missing"
         elif task.deep and task.name not in played:
             missing = f"needs a GPU for {task.minutes} minutes" + (f" and {task.data}" if task.data else "")
+        elif asked is not None and (task.name, entrant.name) not in begun and not {task.name, entrant.name} <= asked:
+            missing = "not asked for"
         else:
             missing = ""
         over = spent.get(task.name, 0.0) >= 60 * task.minutes
@@ -127,9 +134,13 @@ def _where(field: Field, task: LeagueTask, runs: Mapping[str, Record]) -> Field:
     return field if field.device in devices or not devices else field._replace(device=min(devices))
 
 
-def _step_seconds(results: Results) -> dict[tuple[str, str], float]:
+def _step_seconds(records: Mapping[str, Record]) -> dict[tuple[str, str], float]:
     """The seconds of a step by task and entrant; the newest record of a task counts."""
-    return {(record["task"], name): seconds for record in results for name, seconds in record["step_seconds"].items()}
+    return {
+        (record["task"], name): seconds
+        for record in records.values()
+        for name, seconds in record["step_seconds"].items()
+    }
 
 
 def _cell(cell: Cell, times: Mapping[tuple[str, str], float]) -> dict[str, Any]:

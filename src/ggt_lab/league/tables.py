@@ -69,7 +69,7 @@ def _kind(task: Mapping[str, Any]) -> str:
 def _best(summary: Summary, task: str) -> str | None:
     """The entrant with the lowest mean on a task, among complete cells; None while cells of it are under way."""
     cells = [cell for cell in summary["cells"] if cell["task"] == task]
-    under_way = (cell for cell in cells if cell["trials"] and not cell["over_budget"])
+    under_way = (cell for cell in cells if cell["trials"] and not cell.get("over_budget"))
     if any(cell["status"] in ("not run", "partly") for cell in under_way):
         return None
     done = [cell for cell in cells if cell["status"] == "done" and cell["mean"] is not None]
@@ -184,10 +184,10 @@ def _choices(summary: Summary) -> tuple[list[str], Rows]:
         if cell["trials"]:
             settings = ", ".join(
                 f"{name.replace('_', ' ')} {value:g}"
-                + (" (edge)" if name == "momentum" and cell["momentum_edge"] else "")
+                + (" (edge)" if name == "momentum" and cell.get("momentum_edge") else "")
                 for name, value in cell["settings"].items()
             )
-            rate = f"{cell['lr']:.2g}" + (" (edge)" if cell["edge"] else "")
+            rate = (f"{cell['lr']:.2g}" if cell["lr"] else "–") + (" (edge)" if cell["edge"] else "")
             seconds = "–" if cell["step_seconds"] is None else f"{1e3 * cell['step_seconds']:.2g} ms"
             counts = [str(cell["trials"]), str(cell["diverged_trials"]), str(cell["skipped"])]
             rows.append([cell["task"], _titles(summary)[cell["entrant"]], rate, settings, *counts, seconds])
@@ -232,7 +232,7 @@ _SPEEDUP_WORDS = (
 def _speedups(summary: Summary) -> tuple[list[str], Rows]:
     rows = []
     for kind, tasks in (("", "small"), ("_deep", "deep")):
-        for rival, values in summary[f"speedups{kind}"].items():
+        for rival, values in summary.get(f"speedups{kind}", {}).items():
             numbers = ["–" if value is None else f"{value:.2f}" for value in values.values()]
             names = [_titles(summary)[name] for name in (summary[f"recommended{kind}"], rival)]
             rows.append([tasks, *names, *numbers])

@@ -16,11 +16,20 @@ import torch
 from ggt_lab.optimizers import dense_adaptive as dense
 from ggt_lab.optimizers.muon_and_adamw import MuonAndAdamW, NorMuonAndAdamW
 from ggt_lab.optimizers.paper_ggt import PaperGGT
-from ggt_lab.problems.unknown_name import unknown
+from ggt_lab.problems.unknown_name import closest, unknown
 from torch_ggt import GGT, Adadelta, AdaGrad, NAdam, RMSprop, whiten
 from torch_ggt.formats import FORMATS
 
-__all__ = ["check_optimizer", "finish_of", "missing_package", "optimizer_factory", "optimizer_names", "window_of"]
+__all__ = [
+    "NOT_RACED",
+    "OptimizerError",
+    "check_optimizer",
+    "finish_of",
+    "missing_package",
+    "optimizer_factory",
+    "optimizer_names",
+    "window_of",
+]
 
 OptimizerFactory = Callable[[Iterable[torch.nn.Parameter], float], torch.optim.Optimizer]
 """A function of parameters and a learning rate that makes an optimizer."""
@@ -38,20 +47,29 @@ _OURS: dict[str, Any] = {
     "NorMuonAndAdamW": NorMuonAndAdamW,
 }
 
+NOT_RACED = {
+    "LBFGS": "LBFGS evaluates one batch several times, which the loss() of a problem cannot: not raced",
+    "SparseAdam": "SparseAdam takes sparse gradients alone, and the others of a race take dense ones: not raced. "
+    "Race Adam, with sparse=False in the embedding",
+}
+"""Optimizers of torch.optim that cannot be raced, and why."""
+
 _INSTALLED_AS = {"scimba_torch": "scimba"}
 """What pip calls a package, where its import has another name."""
 
 
+class OptimizerError(ValueError):
+    """An optimizer cannot be made as it was asked for; the message says why, and what to do."""
+
+
 def optimizer_names() -> list[str]:
-    """Every name that needs no import path: the lab's own optimizers, and those of torch.optim without LBFGS."""
+    """Every name that needs no import path: the lab's own optimizers, and those of torch.optim that can be raced."""
     theirs = {
         name
         for name, thing in vars(torch.optim).items()
-        if inspect.isclass(thing)
-        and issubclass(thing, torch.optim.Optimizer)
-        and thing not in (torch.optim.Optimizer, torch.optim.LBFGS)
+        if inspect.isclass(thing) and issubclass(thing, torch.optim.Optimizer) and thing is not torch.optim.Optimizer
     }
-    return sorted({*_OURS, *theirs})
+    return sorted({*_OURS, *theirs} - NOT_RACED.keys())
 
 
 def optimizer_factory(spec: str) -> OptimizerFactory:
@@ -63,6 +81,7 @@ def optimizer_factory(spec: str) -> OptimizerFactory:
 
     Raises:
         ValueError: there is no such optimizer (the message names the closest one), or the spec cannot be read.
+            The function that is returned raises an `OptimizerError` if the optimizer has no such option.
 
     Example:
         >>> make = optimizer_factory("GGT(window=5, window_dtype='bfloat16')")
@@ -84,7 +103,14 @@ def optimizer_factory(spec: str) -> OptimizerFactory:
     cls = _find(name)
 
     def make(parameters: Iterable[torch.nn.Parameter], lr: float) -> torch.optim.Optimizer:
-        optimizer: torch.optim.Optimizer = cls(parameters, lr=lr, **options)
+        _check_options(cls, name, options)
+        given = list(parameters)
+        if cls is torch.optim.Muon and any(isinstance(each, torch.Tensor) and each.ndim != 2 for each in given):
+            raise OptimizerError(
+                "Muon takes matrices alone, and this model has parameters of other shapes, such as biases: "
+                "MuonAndAdamW is Muon for the matrices and AdamW for the rest"
+            )
+        optimizer: torch.optim.Optimizer = cls(given, lr=lr, **options)
         return optimizer
 
     return make
@@ -99,10 +125,27 @@ def check_optimizer(spec: str, lr: float) -> None:
     make = optimizer_factory(spec)
     try:
         made = make([torch.nn.Parameter(torch.zeros(2, 2))], lr)
+    except OptimizerError:
+        raise
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"the optimizer {spec} with lr {lr:g} cannot be made: {error}") from error
-    if isinstance(made, torch.optim.LBFGS):
-        raise ValueError("LBFGS evaluates one batch several times, which the loss() of a problem cannot: not raced")
+    for name, reason in NOT_RACED.items():
+        if isinstance(made, getattr(torch.optim, name)):
+            raise ValueError(reason)
+
+
+def _check_options(cls: Any, name: str, options: dict[str, Any]) -> None:  # noqa: ANN401 - any importable class
+    """Refuse options that the optimizer does not have, and the learning rate, which no spec holds."""
+    if "lr" in options:
+        raise OptimizerError(f"{name}: lr is no option here; learning rates belong to --lrs, as in --lrs 0.01 0.1")
+    takes = inspect.signature(cls).parameters
+    if any(each.kind is each.VAR_KEYWORD for each in takes.values()):
+        return  # it checks them itself
+    known = [option for option in takes if option not in ("params", "lr")]
+    for option in set(options) - set(known):
+        close = closest(option, known)
+        hint = f"did you mean {' or '.join(close)}?" if close else f"it has {', '.join(known)}"
+        raise OptimizerError(f"{name} has no option {option!r}; {hint}")
 
 
 def window_of(spec: str) -> int | None:
@@ -188,6 +231,6 @@ def _find(name: str) -> Any:  # noqa: ANN401 - any importable class
                 return getattr(importlib.import_module(module), attribute)
         except (ImportError, AttributeError) as error:
             raise ValueError(f"cannot import the optimizer {name!r}: {error}") from error
-    if name in optimizer_names() or name == "LBFGS":  # refused later, with a reason
+    if name in optimizer_names() or name in NOT_RACED:  # refused later, with a reason
         return getattr(torch.optim, name)
     raise unknown("optimizer", name, optimizer_names(), "Others by import path, e.g. package.module.Class.")

@@ -103,6 +103,9 @@ def _from_file(path: Path) -> type[Problem]:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module  # so that its classes can be pickled to worker processes
+    beside = str(path.resolve().parent)  # where `python my_problem.py` finds modules, too
+    if beside not in sys.path:
+        sys.path.insert(0, beside)
     try:
         spec.loader.exec_module(module)
     except Exception as error:

@@ -3,7 +3,19 @@
 import difflib
 from collections.abc import Collection
 
-__all__ = ["unknown"]
+__all__ = ["closest", "unknown"]
+
+
+def closest(name: str, known: Collection[str]) -> list[str]:
+    """The known names that are closest to ``name``, at most three; upper case and lower case are no difference.
+
+    Example:
+        >>> closest("adamw", ["Adam", "AdamW"]), closest("adamv", ["Adam", "AdamW"])
+        (['AdamW'], ['Adam', 'AdamW'])
+    """
+    spelled = {each.lower(): each for each in known}
+    found = [name.lower()] if name.lower() in spelled else difflib.get_close_matches(name.lower(), spelled, 3, 0.4)
+    return [spelled[each] for each in found]
 
 
 def unknown(kind: str, name: str, known: Collection[str], otherwise: str) -> ValueError:
@@ -15,6 +27,6 @@ def unknown(kind: str, name: str, known: Collection[str], otherwise: str) -> Val
         known: what could have been given.
         otherwise: a sentence on what else could have been given.
     """
-    close = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
+    close = closest(name, known)
     hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(sorted(known))}."
     return ValueError(f"unknown {kind} {name!r}: {hint} {otherwise}")

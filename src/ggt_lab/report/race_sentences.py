@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from ggt_lab.experiments.verdicts import count, sentence_about
 from ggt_lab.report.collection import Collection, Race
-from ggt_lab.runs.standings import Standing, standings
+from ggt_lab.runs.standings import Standing, left_out, standings, steps_left_out
 
 __all__ = ["number", "seeds", "summary", "winner"]
 
@@ -39,6 +39,9 @@ def winner(race: Race) -> str:
     first = ranking[0]
     if not math.isfinite(first.final):
         return f"on {race.title} every optimizer diverged"
+    skipped, steps = left_out(race.records, first)
+    if skipped and skipped >= steps:
+        return f"on {race.title} no step was taken"
     words = f"on {race.title} {first.optimizer} with {race.metric} {_measured(first, race)}"
     if race.larger_is_better:
         words += " (larger is better)"
@@ -70,7 +73,10 @@ def _raced(races: Sequence[Race]) -> str:
     diverged = sum(run["status"] != "done" for run in runs)
     field = _list(optimizers) if len(optimizers) <= 4 else count(len(optimizers), "optimizer")
     where = _list(problems) if len(problems) <= 4 else count(len(problems), "problem")
-    return f"{field} raced on {where}: {count(len(runs), 'run')}, {diverged or 'none'} of which diverged."
+    skipped = sum(map(steps_left_out, runs))
+    words = f"{field} raced on {where}: {count(len(runs), 'run')}, {diverged or 'none'} of which diverged."
+    because = "because the loss or its gradient was not finite"
+    return f"{words} {count(skipped, 'step was', 'steps were')} left out, {because}." if skipped else words
 
 
 def _edges(races: Sequence[Race]) -> list[str]:

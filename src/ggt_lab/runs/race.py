@@ -20,7 +20,7 @@ from ggt_lab.runs.results import Record, Results
 from ggt_lab.runs.schedules import OWN, schedule_names
 from ggt_lab.runs.short_run import train
 from ggt_lab.runs.training_loop import seed_everything
-from ggt_lab.runs.users_code import problem_of, running
+from ggt_lab.runs.users_code import called, problem_of, running
 
 __all__ = ["Run", "execute", "grid", "race"]
 
@@ -127,7 +127,7 @@ def execute(run: Run) -> Record:
     with running(run.problem, str(run)):
         cls = problem_of(run.problem)
         seed_everything(run.seed)
-        problem = cls(run.seed, torch.device(run.device))
+        problem = called("__init__", cls, run.seed, torch.device(run.device))
         seed_everything(run.seed)
         outcome = train(problem, optimizer_factory(run.optimizer), run.lr, steps=run.steps, schedule=run.schedule)
     larger = {"larger_is_better": True} if problem.metric in large_numbers(cls) else {}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ggt_lab.optimizers.specs import window_of
 from ggt_lab.runs.results import Record
-from ggt_lab.runs.standings import Standing, larger_is_better, measure, standings
+from ggt_lab.runs.standings import Standing, larger_is_better, left_out, measure, standings
 from ggt_lab.runs.student import paired_lead
 
 __all__ = ["recommendation"]
@@ -29,10 +29,16 @@ def recommendation(records: Sequence[Record], *, edges: Sequence[str] = (), fres
     if not math.isfinite(first.final):
         return "No recommendation: every optimizer diverged with at least one seed. Try lower learning rates."
     seeds = len(_finals(records, first))
+    skipped, steps = left_out(records, first)
+    because = "because the loss or its gradient was not finite"
+    if skipped and skipped >= steps:
+        return f"No recommendation: {first.optimizer} took no step, {because}."
     number = f"{metric} {first.final:.4g}" + (f" ± {first.spread:.2g}" if seeds > 1 else "")
     aim = ", larger is better" if larger_is_better(records) else ""
     counted = f"{seeds} {'fresh ' if fresh else ''}seed{'s' if seeds > 1 else ''}"
     sentences = [f"Recommended on this problem: {_named(first)} ({number} over {counted}{aim})."]
+    if skipped:
+        sentences.append(f"{skipped} of its {steps} steps were left out, {because}.")
     sentences += _sureness(records, first, others)
     sentences += _windows(ranking)
     if first.optimizer in edges:

@@ -4,6 +4,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from ggt_lab.runs.users_code import MemberError, called
+
 __all__ = ["OWN", "SCHEDULES", "rate_function", "schedule_names"]
 
 Schedule = Callable[[float], float]
@@ -57,11 +59,12 @@ def rate_function(problem: Any, name: str, lr: float, steps: int) -> Callable[[i
     factor = problem.schedule if name == OWN else SCHEDULES[name]
 
     def rate_at(step: int) -> float:
-        found = factor(step / steps)
+        found: Any = called("schedule", factor, step / steps)
         if isinstance(found, bool) or not isinstance(found, int | float) or not 0 <= found < math.inf:
-            raise ValueError(
+            raise MemberError(
+                "schedule",
                 f"schedule({step / steps:g}) of the problem returns {found!r}; it should return the factor of the "
-                "learning rate at that share of the run: a number that is not negative, such as 1.0 at the start"
+                "learning rate at that share of the run: a number that is not negative, such as 1.0 at the start",
             )
         return lr * found
 

@@ -16,9 +16,11 @@ __all__ = [
     "around_the_best",
     "beyond_the_edge",
     "larger_is_better",
+    "left_out",
     "measure",
     "one_more_rate",
     "standings",
+    "steps_left_out",
 ]
 
 CRITERIA = {"final": "final {metric}", "per_step": "mean {metric} per step", "per_second": "mean {metric} per second"}
@@ -49,6 +51,8 @@ class Standing:
     """Mean of log10 of the metric over the run."""
     diverged: int
     """How many seeds diverged at this learning rate."""
+    skipped: int = 0
+    """How many steps were left out, over all seeds, because the loss or its gradient was not finite."""
 
 
 MEASURES = ("final", "per_step", "per_second", "log_final", "log_last_tenth", "log_per_step")
@@ -79,6 +83,18 @@ def measure(record: Record, by: str, *, horizon: float = math.inf) -> float:
         end = points[-1][0]
         points = [(x, y) for x, y in points if x >= 0.9 * end]
     return _mean_along(points, horizon if by == "per_second" else math.inf)
+
+
+def steps_left_out(record: Record) -> int:
+    """How many steps of a run were left out because the loss or its gradient was not finite."""
+    found = record.get("skipped")  # not every record says it
+    return found if isinstance(found, int) else 0
+
+
+def left_out(records: Sequence[Record], standing: Standing) -> tuple[int, int]:
+    """How many steps of an optimizer were left out at its best learning rate, and of how many; no seed diverged."""
+    runs = [run for run in records if (run["optimizer"], run["lr"]) == (standing.optimizer, standing.lr)]
+    return standing.skipped, sum(int(run["curve"][-1]["step"]) for run in runs)
 
 
 def larger_is_better(records: Sequence[Record]) -> bool:
@@ -112,6 +128,7 @@ def standings(records: Sequence[Record], *, by: str = "final") -> list[Standing]
             at_edge=len(rates) > 1 and lr in (min(rates), max(rates)),
             spread=_spread(finals),
             diverged=sum(run["status"] != "done" for run in runs),
+            skipped=sum(map(steps_left_out, runs)),
             **means,
         )
         if optimizer not in best or sign * getattr(standing, by) < sign * getattr(best[optimizer], by):

@@ -11,10 +11,10 @@ from ggt_lab.data.atomic_files import write_atomically
 from ggt_lab.optimizers.specs import optimizer_factory
 from ggt_lab.runs.race import Run
 from ggt_lab.runs.results import Results
-from ggt_lab.runs.short_run import train
+from ggt_lab.runs.short_run import steps_of, train
 from ggt_lab.runs.standings import standings
 from ggt_lab.runs.training_loop import seed_everything
-from ggt_lab.runs.users_code import problem_of, running
+from ggt_lab.runs.users_code import called, problem_of, running
 from torch_ggt import GGT
 from torch_ggt.spectrum import SpectrumRecorder
 
@@ -33,13 +33,14 @@ def record_spectrum(run: Run, *, every: int | None = None, window: int | None = 
         window: the rows of the window that the recorder keeps beside an optimizer. A GGT has a window of its own.
 
     Returns:
-        What `SpectrumRecorder.to_json` gives, and the run. The summary of the diagnosis begins with its verdict.
+        What `SpectrumRecorder.to_json` gives, and the run. The summary of the diagnosis begins with its verdict. If
+        nothing was recorded, the verdict says why.
     """
     with running(run.problem, str(run)):
         cls = problem_of(run.problem)
         seed_everything(run.seed)
-        problem = cls(run.seed, torch.device(run.device))
-        steps = problem.steps if run.steps is None else run.steps
+        problem = called("__init__", cls, run.seed, torch.device(run.device))
+        steps = steps_of(problem, run.steps)
         every = every or max(1, steps // _RECORDS)
         factory = optimizer_factory(run.optimizer)
         recorders: list[SpectrumRecorder] = []
@@ -59,11 +60,22 @@ def record_spectrum(run: Run, *, every: int | None = None, window: int | None = 
     spectrum = {**recorder.to_json(label), "status": outcome.status, "run": json.loads(run.key)}
     if outcome.status != "done":
         spectrum["label"] += " (diverged)"
-    if recorder.records:
+    if not recorder.records:
+        verdict = f"Nothing was recorded: {_why_nothing(steps, every, outcome.skipped)}."
+        spectrum["diagnosis"] |= {"verdict": verdict, "summary": verdict}
+    else:
         verdict = recorder.diagnose().verdict
         reasons = spectrum["diagnosis"]["summary"].removesuffix(verdict).strip()
         spectrum["diagnosis"] |= {"verdict": verdict, "summary": f"{verdict} {reasons}"}
     return spectrum
+
+
+def _why_nothing(steps: int, every: int, skipped: int) -> str:
+    if skipped:
+        return f"{skipped} steps were left out, because the loss or its gradient was not finite"
+    if steps < every:
+        return f"no step of {steps} is a multiple of {every}; give a smaller --every, or more --steps"
+    return "every gradient was zero"
 
 
 def tuned_runs(folder: Path) -> list[Run]:
