@@ -23,7 +23,8 @@ from ggt_lab.league.protocol import PROTOCOL, SMOKE, best_trial, fresh_runs, nex
 from ggt_lab.league.steppers import make_stepper
 from ggt_lab.league.summary import summarize
 from ggt_lab.league.tables import cell_words, parts, rival_wins
-from ggt_lab.problems import problem_class
+from ggt_lab.optimizers.specs import optimizer_factory
+from ggt_lab.problems import problem_class, registry
 from ggt_lab.report.league_section import read_league
 from ggt_lab.report.page import write_report
 from ggt_lab.runs.results import Results
@@ -499,3 +500,23 @@ def test_python_sources(tmp_path):
     assert b"not a source" not in whole
     assert len(text.valid) == len(text.test) == len(whole) // 20
     assert len(text.vocabulary) == 256
+
+
+def test_a_package_cannot_change_the_defaults_of_torch(tmp_path, monkeypatch):
+    (tmp_path / "rude.py").write_text("import torch\ntorch.set_default_dtype(torch.double)\nSGD = torch.optim.SGD\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    optimizer_factory("rude.SGD(momentum=0.9)")
+    assert torch.get_default_dtype() == torch.float32
+
+
+def test_equations_in_float64_begin_where_those_in_float32_do(monkeypatch):
+    monkeypatch.setattr(registry, "_REGISTRY", {**registry._REGISTRY})  # it registers problems of its own
+    script = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks/equations_in_float64.py"))
+    found = script["runs"](Path(__file__).parents[2] / "records/2026-11-18-league-second", ["poisson"])
+    assert len(found) == len(script["ENTRANTS"]) * len(script["SEEDS"])
+    single, double = (problem_class(name)(0, CPU) for name in ("pinn-poisson", found[0].task.problem))
+    assert {p.dtype for p in double.parameters()} == {torch.float64}
+    assert double.loss().item() == pytest.approx(single.loss().item(), rel=1e-4)
+    (run,) = [each for each in found if (each.entrant.name, each.seed) == ("lbfgs", 10)]
+    record = execute(replace(run, steps=6, evaluations=2))
+    assert (record["status"], record["points"][-1]["step"]) == ("done", 6)
