@@ -176,7 +176,9 @@ def test_missing_data_is_named(tmp_path, monkeypatch):
     assert play_league(field, tmp_path)  # nothing is run
     summary = summarize(field, tmp_path, missing_data(field))
     whys = {cell["why"] for cell in summary["cells"] if cell["task"] in [task.name for task in PAPER]}
-    assert whys == {"its data is missing"} | {f"{each} is not installed" for each in missing_packages(field).values()}
+    entering = {entrant.name for _, entrant in field.cells()}
+    without = [package for name, package in missing_packages(field).items() if name in entering]
+    assert whys == {"its data is missing"} | {f"{package} is not installed" for package in without}
     assert summary["claims"] == []
 
 
@@ -220,6 +222,9 @@ def test_runs_that_are_too_short_decide_nothing():
     apart = of(doubtful, "at most 1 apart")
     assert (apart.holds, apart.n, apart.ours.endswith("badly tuned")) == (None, 3, True)
     assert of(doubtful, "best learning rate").holds is True  # what the runs themselves show is not in doubt
+    (field, done), (better, more) = play("r4", falling), play("r4-full", falling)
+    assert judged(field, {**done, **more}, {}) == []  # the same claims, by trials of full length
+    assert of(judged(better, {**done, **more}, {}), "at most 1 apart").holds is True
 
 
 def test_what_was_not_run_and_what_diverged():

@@ -29,7 +29,7 @@ class LeagueCommand:
     task: tuple[str, ...] = ()
     """Tasks, by name; by default all small tasks: factorization, poisson, digits, burgers, adding, curves, allen-cahn
     and convection. "deep" stands for all deep tasks: gpt-ptb, gpt-bytes, lstm-ptb, shake-shake and resnet. "paper"
-    stands for the claims of the paper that were to be run again: r4 and a1. Both need a GPU."""
+    stands for the claims of the paper that were to be run again: r4, r4-full and a1. Both need a GPU."""
     entrant: tuple[str, ...] = ()
     """Entrants, by name or title; by default all: sgd, adamw, muon, normuon, soap, shampoo, lbfgs, adam-lbfgs,
     ssbroyden, ssbfgs, ggt-paper, ggt-parameter, ggt-momentum-polar, ggt-momentum-rows, ggt, ggt-polar, whiten-adamw,

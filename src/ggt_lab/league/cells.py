@@ -105,11 +105,11 @@ def cell_of(
         missing: why the cell cannot be played here; empty if it can.
         over_budget: whether the budget of the task is used up.
     """
-    too_dear = f"the {task.minutes} minutes of the task are used up" if over_budget else ""
+    obstacle = f"the {task.minutes} minutes of the task are used up" if over_budget else missing
     trials = trials_of(field.protocol, task, entrant, done, field.device)
     made = [done[trial.key] for trial in trials if trial.key in done]
     if len(made) < field.protocol.trials:
-        reasons = [missing or (f"{len(made)} of {field.protocol.trials} trials made" if made else ""), too_dear]
+        reasons = [f"{len(made)} of {field.protocol.trials} trials made" if made else "", obstacle]
         words = "; ".join(filter(None, reasons))
         return Cell(task.name, entrant.name, "not run", words, over_budget=over_budget, trials=len(made))
     best = best_trial(trials, done)
@@ -124,7 +124,7 @@ def cell_of(
         task.name,
         entrant.name,
         "done" if complete else "partly" if runs else "not run",
-        "" if complete else "; ".join(filter(None, [missing or f"{len(runs)} of {len(seeds)} seeds", too_dear])),
+        "" if complete else "; ".join(filter(None, [f"{len(runs)} of {len(seeds)} seeds", obstacle])),
         over_budget=over_budget and not complete,
         values=tuple(last(record, task.metric) for record in runs),
         lr=best.lr,

@@ -232,6 +232,20 @@ PAPER = (
         data=_PTB,
         **_PAPER,
     ),
+    # Adam stands at the frequencies of the words for some hundred steps. The trials of r4 ended before it left them.
+    LeagueTask(
+        name="r4-full",
+        title="claim R4 with trials of full length: test loss",
+        problem="league-r4",
+        steps=4 * 663,
+        tuning_steps=4 * 663,
+        evaluations=4,
+        minutes=40,
+        warm_up=0.05,
+        powers={"ggt-200": 1, "adam": -6},
+        data=_PTB,
+        **_PAPER,
+    ),
     # Two looks in each epoch: two decays never fall between two looks. The paper names the schedule, so no warm-up.
     LeagueTask(
         name="a1",
