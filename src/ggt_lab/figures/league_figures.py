@@ -11,6 +11,8 @@ from ggt_lab.optimizers.colors import line_styles
 
 __all__ = ["draw_cells", "draw_profiles"]
 
+_IN_GREY = {"color": "#B0B0B0", "linewidth": 0.8, "zorder": 1}
+
 
 def entrant_styles(summary: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """One colour and one line for each entrant, in every figure of the league."""
@@ -28,9 +30,11 @@ def draw_profiles(summary: Mapping[str, Any], path: Path) -> list[Path]:
     figure, axes = plt.subplots(
         1, max(1, len(kinds)), figsize=(5.2 * max(1, len(kinds)), 5), layout="constrained", squeeze=False, sharey=True
     )
+    named = _named(summary)
     for panel, (key, words) in zip(axes[0], kinds, strict=False):
-        for name, shares in summary[key].items():
-            panel.step(summary["taus"], shares, where="post", label=titles[name], linewidth=1.6, **styles[name])
+        for name, shares in sorted(summary[key].items(), key=lambda item: item[0] in named):  # named lines lie above
+            drawn = {"label": titles[name], "linewidth": 2, **styles[name]} if name in named else _IN_GREY
+            panel.step(summary["taus"], shares, where="post", **drawn)
         panel.set_xlabel(f"τ: {words} divided by those of the fastest")
         panel.set_ylim(-0.02, 1.02)
         log_axis(panel, "x")
@@ -38,8 +42,14 @@ def draw_profiles(summary: Mapping[str, Any], path: Path) -> list[Path]:
     axes[0][0].set_ylabel("share of tasks solved")
     handles, labels = axes[0][0].get_legend_handles_labels()
     if handles:
-        figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
-    return save(figure, path, title="Solved: the level that tuned AdamW has at its end")
+        figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False, fontsize=8)
+    return save(figure, path, title="Solved: the level that tuned AdamW has at its end. Grey: the others")
+
+
+def _named(summary: Mapping[str, Any]) -> set[str]:
+    """The entrants that the profiles name: rivals, recommended members, and the three that solve most, per step."""
+    best = sorted(summary["profile_per_step"].items(), key=lambda item: -sum(item[1]))[:3]
+    return {*summary["baselines"], summary["recommended"], summary["recommended_deep"], *(name for name, _ in best)}
 
 
 def draw_cells(summary: Mapping[str, Any], path: Path) -> list[Path]:
