@@ -73,7 +73,7 @@ def test_a_users_file_is_counted(tmp_path):
 
 def test_rows_in_host_memory():
     """They take no bytes of the GPU, and the passes are as fast as the bus; GPUs cannot share them."""
-    options = {"window": 10, "calibration": SIMPLE, "memory": 10e9}
+    options = {"window": 10, "calibration": SIMPLE, "memory": 10e9, "host_bandwidth": 50e9}
     here, there = (make_plan(10**8, dtype=dtype, **options) for dtype in ("bfloat16", "bfloat16@host"))
     assert (there.window_bytes, there.host_bytes) == (0, here.window_bytes)
     assert here.host_bytes == 0

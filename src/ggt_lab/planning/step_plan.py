@@ -100,7 +100,7 @@ def make_plan(
     replicated: bool = False,
     memory: float = 141e9,
     bandwidth: float | None = None,
-    host_bandwidth: float = 50e9,
+    host_bandwidth: float = 55e9,
     network_bandwidth: float = 50e9,
     network_latency: float = 3e-5,
 ) -> Plan:
@@ -122,7 +122,8 @@ def make_plan(
         memory: bytes of a GPU.
         bandwidth: bytes per second of a GPU's memory; the bandwidth of the calibration if None.
         host_bandwidth: bytes per second from pinned host memory to a GPU. It limits the passes over rows in host
-            memory. The default is what a slot of PCIe 5 with 16 lanes reaches; we have not measured it.
+            memory: their time is a floor, and measured steps took 1.2 to 3.4 times as long (docs/row_formats.md). The
+            default was measured on the machine of the records.
         network_bandwidth: bytes per second between GPUs, per GPU.
         network_latency: seconds of a collective of a few numbers.
 
