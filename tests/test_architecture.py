@@ -113,7 +113,7 @@ def test_no_module_is_long():
         assert len(path.read_text().splitlines()) <= 400, path.name
 
 
-@pytest.mark.xfail(strict=True, reason="about 9,800 lines; docs/architecture.md says that the goal was missed")
+@pytest.mark.xfail(strict=True, reason="about 10,400 lines; docs/architecture.md says that the goal was missed")
 def test_all_modules_together_are_short():
     assert sum(len(path.read_text().splitlines()) for path in FILES) <= 4900
 

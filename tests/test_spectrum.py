@@ -378,6 +378,9 @@ def test_a_whitened_optimizer_shows_its_own_window(way):
     rows = torch.stack(seen[-4:])
     torch.testing.assert_close(recorder.records[-1].singular_values, torch.linalg.svdvals(rows))
     assert "no window of its own" in recorder.cost
+    found = recorder.diagnose()
+    assert found.history == "gradient"
+    assert f"{found.noise:.0%} of a gradient lies outside the span of the other rows" in found.verdict
 
 
 matrices = st.integers(1, 12).flatmap(
@@ -629,7 +632,7 @@ def test_not_an_optimizer():
 
 def test_nothing_to_diagnose():
     recorder = SpectrumRecorder(torch.optim.SGD(make_parameters(SHAPES)))
-    with pytest.raises(ValueError, match="block 0 has no records"):
+    with pytest.raises(ValueError, match="no step was recorded yet"):
         recorder.diagnose()
     with pytest.raises(ValueError, match="at least one spectrum and one comparison, got 0 and 0"):
         diagnose([], [], isotropic=torch.eye(2))

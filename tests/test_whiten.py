@@ -18,7 +18,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 from ggt_lab.optimizers.paper_ggt import PaperGGT as GGT
-from torch_ggt import Whitening, whiten
+from torch_ggt import GGT, Whitening, whiten
 from torch_ggt.shrinkage import noise_share
 from torch_ggt.state import saved as saving
 
@@ -599,6 +599,8 @@ def test_a_state_that_is_refused_changes_nothing_and_a_foreign_one_starts_an_emp
     kept = copy.deepcopy(optimizer.state_dict())
     with pytest.raises(ValueError, match="rows in this state are not"):
         optimizer.load_state_dict(damaged)
+    with pytest.raises(ValueError, match="this is the state of a GGT, and AdamW cannot go on from it"):
+        optimizer.load_state_dict(GGT(small_model().parameters()).state_dict())
     now = optimizer.state_dict()
     for index, entry in kept["state"].items():
         assert all(torch.equal(now["state"][index][key], value) for key, value in entry.items())

@@ -346,6 +346,6 @@ def _check_result(member: Member, before: Tensor, after: Any) -> None:  # noqa: 
         return
     found = f"a tensor of shape {tuple(after.shape)}" if isinstance(after, Tensor) else f"{after!r}"
     raise ValueError(
-        f"GGT: finish={name_of(group['finish'])!r} must return a tensor of shape {tuple(before.shape)} for "
+        f"torch_ggt: finish={name_of(group['finish'])!r} must return a tensor of shape {tuple(before.shape)} for "
         f"{describe(group, parameter, shape=False)}, and returned {found}"
     )

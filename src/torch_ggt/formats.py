@@ -136,8 +136,8 @@ class BlockFormat(Format):
         """Integers (size, columns), or half as many bytes if two share one; and scales (size, columns / 64)."""
         if columns % BLOCK:
             raise ValueError(
-                f"GGT: rows in {self.name} have a scale for each {BLOCK} columns, and {columns} columns cannot be "
-                f"divided so; use {-(-columns // BLOCK) * BLOCK} columns, of which the last are zero "
+                f"torch_ggt: rows in {self.name} have a scale for each {BLOCK} columns, and {columns} columns cannot "
+                f"be divided so; use {-(-columns // BLOCK) * BLOCK} columns, of which the last are zero "
                 f"({self.bytes(size, -(-columns // BLOCK) * BLOCK)} bytes), or window_dtype=torch.bfloat16 "
                 f"({2 * size * columns} bytes)"
             )

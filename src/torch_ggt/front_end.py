@@ -178,6 +178,13 @@ class FrontEnd:
         groups = state_dict["param_groups"]
         if _MARK in groups[0] and PREFIX + "window" not in groups[0]:
             raise ValueError(_FLATTENED)
+        if FORMAT_KEY in groups[0]:
+            name = type(optimizer).__name__
+            raise ValueError(
+                f"whiten: this is the state of a GGT, and {name} cannot go on from it: {name} would take GGT's "
+                "options, and betas[1] = 1 stops Adam and its kin. Load it into a GGT, or start without it. Nothing "
+                "was changed."
+            )
         self._follow()
         loaded: dict[str, Any] = {
             "options": {key.removeprefix(PREFIX): v for key, v in groups[0].items() if key.startswith(PREFIX)},

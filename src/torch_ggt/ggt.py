@@ -1,4 +1,4 @@
-"""GGT: its options, their defaults, and what they mean. The step is in `step`, the rules are in `rules`."""
+"""torch_ggt: its options, their defaults, and what they mean. The step is in `step`, the rules are in `rules`."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -128,9 +128,9 @@ class GGT(FullMatrixOptimizer):
         super().__init__(params, **options)
         if type(self) is GGT and finish != "adam" and all(group["finish"] != finish for group in self.param_groups):
             raise ValueError(
-                f"GGT: finish={name_of(finish)!r} has no effect, because every param group has a finish of its own "
-                f"({', '.join(sorted({name_of(group['finish']) for group in self.param_groups}))}). With the groups of "
-                "param_groups, write param_groups(model, finish=…); or leave finish out"
+                f"torch_ggt: finish={name_of(finish)!r} has no effect, because every param group has a finish of its "
+                f"own ({', '.join(sorted({name_of(group['finish']) for group in self.param_groups}))}). With the "
+                "groups of param_groups, write param_groups(model, finish=…); or leave finish out"
             )
 
     @staticmethod

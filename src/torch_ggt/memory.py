@@ -84,7 +84,7 @@ def memory_of(
 ) -> Memory:
     """The arithmetic of `GGT.memory`: the flat tensors that `state.block` will make for these options."""
     if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
-        raise ValueError(f"GGT.memory: ranks must be an int ≥ 1, got ranks={ranks!r}")
+        raise ValueError(f"memory: ranks must be an int ≥ 1, got ranks={ranks!r}")
     groups = _groups_of(model, options)
     blocks: dict[Any, list[list[tuple[Group, Tensor]]]] = {}
     for matrix in matrices(groups):
@@ -124,19 +124,18 @@ def _groups_of(model: Any, options: Group) -> list[Group]:  # noqa: ANN401 - see
     """Param groups with all options, checked as an optimizer checks them."""
     if isinstance(model, int | float) and not isinstance(model, bool):
         if not model >= 1 or model % 1:
-            raise ValueError(f"GGT.memory: a number of parameters must be a whole number from 1 on, got {model!r}")
+            raise ValueError(f"memory: a number of parameters must be a whole number from 1 on, got {model!r}")
         model = [torch.empty(1, int(model), device="meta", requires_grad=True)]  # as a matrix, for its finish
     elif isinstance(model, nn.Module):
         model = model.parameters()
     elif isinstance(model, Tensor | str | bytes) or not isinstance(model, Iterable):
         raise TypeError(
-            "GGT.memory: give a model, its parameters, param groups, or a number of parameters, got "
-            f"{type(model).__name__}"
+            f"memory: give a model, its parameters, param groups, or a number of parameters, got {type(model).__name__}"
         )
     given = list(model)
     strange = next((one for one in given if not isinstance(one, Tensor | dict | tuple)), None)
     if strange is not None:
-        raise TypeError(f"GGT.memory: parameters must be tensors, or param groups, got {type(strange).__name__}")
+        raise TypeError(f"memory: parameters must be tensors, or param groups, got {type(strange).__name__}")
     defaults = {name: option.default for name, option in OPTIONS.items()} | options
     groups = []
     for group in given if given and isinstance(given[0], dict) else [{"params": given}]:
@@ -145,7 +144,7 @@ def _groups_of(model: Any, options: Group) -> list[Group]:  # noqa: ANN401 - see
         groups.append({**defaults, **plain, "params": [p for p in found if p.requires_grad]})
     groups = [group for group in groups if group["params"]]
     if not groups:
-        raise ValueError("GGT.memory: there are no trainable parameters")
+        raise ValueError("memory: there are no trainable parameters")
     for group in groups:
         check(group)
     check_agreement(groups)
@@ -181,8 +180,8 @@ def check_host_rows(group: Group, *, graph: bool, split: bool) -> None:
     for reason, holds in reasons.items():
         if stored.host and holds:
             raise ValueError(
-                f"GGT: window_dtype={stored.name!r} does not go with {reason}. The host writes each row into host "
-                "memory, when it knows that the step is taken. Use "
+                f"torch_ggt: window_dtype={stored.name!r} does not go with {reason}. The host writes each row into "
+                "host memory, when it knows that the step is taken. Use "
                 f"window_dtype={stored.name.removesuffix('@host')!r} there, or fewer bytes with 'int8' or 'int4'."
             )
 
@@ -200,8 +199,9 @@ def allocate_window(
     wanted = stored.bytes(size, columns)
     place = torch.device("cpu") if stored.host else device
     needs = (
-        f"GGT: no memory for the window {'in host memory' if stored.host else f'on {device}'}. It needs {wanted} bytes "
-        f"({readable(wanted)}): window={size} rows × {columns} elements × {stored.element_bytes:g} bytes of {stored}."
+        f"torch_ggt: no memory for the window {'in host memory' if stored.host else f'on {device}'}. It needs "
+        f"{wanted} bytes ({readable(wanted)}): window={size} rows × {columns} elements × {stored.element_bytes:g} "
+        f"bytes of {stored}."
     )
     if stored.host and wanted > (_free_bytes(place) or wanted):  # a host promises more than it has
         raise torch.OutOfMemoryError(f"{needs} {_advice(columns, stored, device)}")

@@ -61,7 +61,9 @@ def number(name: str, value: Any) -> Any:  # noqa: ANN401 - anything a user pass
     """A finite number ≥ 0 that float32 parameters can be multiplied with, or the text of one."""
     value = _parsed(value)
     if not isinstance(value, Real) or isinstance(value, bool) or not 0 <= float(value) <= _LARGEST:
-        raise ValueError(f"GGT: {name} must be a finite number ≥ 0, got {name}={value!r}; the largest is {_LARGEST:g}")
+        raise ValueError(
+            f"torch_ggt: {name} must be a finite number ≥ 0, got {name}={value!r}; the largest is {_LARGEST:g}"
+        )
     return value
 
 
@@ -70,13 +72,15 @@ def rate(name: str, value: Any) -> Any:  # noqa: ANN401 - anything a user passes
     value = _parsed(value)
     if isinstance(value, Tensor):
         if value.numel() != 1 or value.is_complex():
-            raise ValueError(f"GGT: a Tensor {name} must have 1 real element, got {value!r}")
+            raise ValueError(f"torch_ggt: a Tensor {name} must have 1 real element, got {value!r}")
         if value.device.type != "cpu":
             return value
     elif not isinstance(value, Real) or isinstance(value, bool):
-        raise TypeError(f"GGT: {name} must be a number or a 1-element Tensor, got {value!r}")
+        raise TypeError(f"torch_ggt: {name} must be a number or a 1-element Tensor, got {value!r}")
     if not 0 <= float(value) <= _LARGEST:
-        raise ValueError(f"GGT: {name} must be a finite number ≥ 0, got {name}={value!r}; the largest is {_LARGEST:g}")
+        raise ValueError(
+            f"torch_ggt: {name} must be a finite number ≥ 0, got {name}={value!r}; the largest is {_LARGEST:g}"
+        )
     return value
 
 
@@ -86,14 +90,14 @@ def share(name: str, value: Any) -> Any:  # noqa: ANN401 - anything a user passe
     if value == "auto":
         return value
     if not isinstance(value, Real) or isinstance(value, bool) or not 0 <= float(value) <= 1:
-        raise ValueError(f"GGT: {name} must be a number in [0, 1] or 'auto', got {name}={value!r}")
+        raise ValueError(f"torch_ggt: {name} must be a number in [0, 1] or 'auto', got {name}={value!r}")
     return value
 
 
 def check_flag(name: str, value: Any) -> bool:  # noqa: ANN401 - anything a user passes
     """True or False."""
     if not isinstance(value, bool):
-        raise TypeError(f"GGT: {name} must be True or False, got {name}={value!r}")
+        raise TypeError(f"torch_ggt: {name} must be True or False, got {name}={value!r}")
     return value
 
 
@@ -102,9 +106,9 @@ def rows(name: str, value: Any) -> int:  # noqa: ANN401 - anything a user passes
     if isinstance(value, str) and value.strip().isdecimal():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"GGT: {name} must be an int ≥ 1, got {name}={value!r}")
+        raise TypeError(f"torch_ggt: {name} must be an int ≥ 1, got {name}={value!r}")
     if value < 1:
-        raise ValueError(f"GGT: {name} must be an int ≥ 1, got {name}={value!r}")
+        raise ValueError(f"torch_ggt: {name} must be an int ≥ 1, got {name}={value!r}")
     return value
 
 
@@ -117,7 +121,7 @@ def stored_as(name: str, value: Any) -> torch.dtype | str | None:  # noqa: ANN40
     except (KeyError, TypeError):
         allowed = ", ".join(["None", *(repr(found.option) for found in FORMATS.values())])
         remedy = "; a name with '@host' after it keeps the rows in host memory"
-        raise ValueError(f"GGT: {name} must be one of {allowed}, got {name}={value!r}{remedy}") from None
+        raise ValueError(f"torch_ggt: {name} must be one of {allowed}, got {name}={value!r}{remedy}") from None
 
 
 def pair_of_betas(name: str, value: Any) -> Any:  # noqa: ANN401 - anything a user passes
@@ -127,11 +131,11 @@ def pair_of_betas(name: str, value: Any) -> Any:  # noqa: ANN401 - anything a us
         beta1, beta2 = parsed = [_parsed(beta) for beta in value]
         float(beta1), float(beta2)
     except (TypeError, ValueError):
-        raise ValueError(f"GGT: {name} must be a pair of numbers (β₁, β₂), got {name}={value!r}") from None
+        raise ValueError(f"torch_ggt: {name} must be a pair of numbers (β₁, β₂), got {name}={value!r}") from None
     if not 0 <= beta1 < 1:
-        raise ValueError(f"GGT: {name}[0] (β₁, momentum) must lie in [0, 1), got {beta1!r}")
+        raise ValueError(f"torch_ggt: {name}[0] (β₁, momentum) must lie in [0, 1), got {beta1!r}")
     if not 0 < beta2 <= 1:
-        raise ValueError(f"GGT: {name}[1] (β₂, decay of the window) must lie in (0, 1], got {beta2!r}")
+        raise ValueError(f"torch_ggt: {name}[1] (β₂, decay of the window) must lie in (0, 1], got {beta2!r}")
     return value if parsed == list(value) else tuple(parsed)
 
 
@@ -148,7 +152,7 @@ def one_of(allowed: Iterable[str]) -> Callable[[str, Any], str]:
 
     def check_choice(name: str, value: Any) -> str:  # noqa: ANN401 - anything a user passes
         if not isinstance(value, str) or value not in allowed:
-            raise ValueError(f"GGT: {name} must be one of {', '.join(map(repr, allowed))}, got {name}={value!r}")
+            raise ValueError(f"torch_ggt: {name} must be one of {', '.join(map(repr, allowed))}, got {name}={value!r}")
         return value
 
     return check_choice
@@ -160,7 +164,7 @@ def finish(name: str, value: Any) -> Any:  # noqa: ANN401 - anything a user pass
         return value
     if not isinstance(value, str) or value not in FINISHES:
         raise ValueError(
-            f"GGT: {name} must be one of {', '.join(map(repr, FINISHES))}, or a function of a tensor, "
+            f"torch_ggt: {name} must be one of {', '.join(map(repr, FINISHES))}, or a function of a tensor, "
             f"got {name}={value!r}"
         )
     return value
@@ -170,7 +174,7 @@ def decay_or_none(name: str, value: Any) -> Any:  # noqa: ANN401 - anything a us
     """None, or a number in [0, 1), or the text of one."""
     value = _parsed(value)
     if value is not None and (not isinstance(value, Real) or isinstance(value, bool) or not 0 <= float(value) < 1):
-        raise ValueError(f"GGT: {name} must be None or a number in [0, 1), got {name}={value!r}")
+        raise ValueError(f"torch_ggt: {name} must be None or a number in [0, 1), got {name}={value!r}")
     return value
 
 
@@ -229,7 +233,7 @@ def _check_forms(group: Group) -> None:
         problem = None if found is None else found.problem(parameter, group)
         if problem is not None:
             words = f"finish={name_of(group['finish'])!r}: {describe(group, parameter)}"
-            raise ValueError(f"GGT: {words} {problem}")
+            raise ValueError(f"torch_ggt: {words} {problem}")
 
 
 def check_changes(group: Group, seen: Group, *, has_state: bool) -> set[str]:
@@ -239,7 +243,7 @@ def check_changes(group: Group, seen: Group, *, has_state: bool) -> set[str]:
     for name in names & seen.keys():
         if has_state and OPTIONS[name].fixed and not same(name, group[name], seen[name], group["params"]):
             raise ValueError(
-                f"GGT: {name} was changed to {group[name]!r} in the param group, but the state was made with "
+                f"torch_ggt: {name} was changed to {group[name]!r} in the param group, but the state was made with "
                 f"{name}={seen[name]!r}; make a new optimizer to change it"
             )
     return names
@@ -254,9 +258,9 @@ def check_agreement(groups: list[Group]) -> None:
         finished = {group["finish"] != "none" for group, _ in matrix}
         if len(finished) > 1 and RULES[matrix[0][0]["history"]].finish_averages:
             raise ValueError(
-                f"GGT: with history={matrix[0][0]['history']!r}, param groups that share a full matrix must all have a "
-                "finish, or all finish='none': with a finish the newest gradient alone is preconditioned. Give the "
-                "others finish='adam', or use scope='group', or history='momentum'."
+                f"torch_ggt: with history={matrix[0][0]['history']!r}, param groups that share a full matrix must all "
+                "have a finish, or all finish='none': with a finish the newest gradient alone is preconditioned. Give "
+                "the others finish='adam', or use scope='group', or history='momentum'."
             )
 
 
@@ -268,8 +272,8 @@ def _check_alike(groups: list[Group], members: Sequence[tuple[Group, Any]], name
                 one, other = (next(i for i, g in enumerate(groups) if g is which) for which in (group, first))
                 remedy = "" if OPTIONS[name].agree == "step" else " (scope='group' gives each group its own matrix)"
                 raise ValueError(
-                    f"GGT: param group {one} has {name}={group[name]!r} and group {other} has {name}={first[name]!r}; "
-                    f"with scope={first['scope']!r} they must agree{remedy}"
+                    f"torch_ggt: param group {one} has {name}={group[name]!r} and group {other} has "
+                    f"{name}={first[name]!r}; with scope={first['scope']!r} they must agree{remedy}"
                 )
 
 

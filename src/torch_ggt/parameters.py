@@ -30,7 +30,7 @@ def check_dense(group: Group, parameter: Tensor) -> None:
     """Raise if the gradient of ``parameter`` is sparse."""
     if parameter.grad is not None and parameter.grad.is_sparse:
         raise RuntimeError(
-            f"GGT does not support sparse gradients, and {describe(group, parameter)} has one. Use "
+            f"torch_ggt does not support sparse gradients, and {describe(group, parameter)} has one. Use "
             "sparse=False in the embedding, or give that parameter to torch.optim.SparseAdam."
         )
 
@@ -42,15 +42,15 @@ def common_device(members: list[Member]) -> torch.device:
     for group, parameter in members:
         if parameter.device != device and "meta" not in devices:
             raise RuntimeError(
-                f"GGT: one full matrix must be on one device, but {describe(*members[0])} is on {device} and "
+                f"torch_ggt: one full matrix must be on one device, but {describe(*members[0])} is on {device} and "
                 f"{describe(group, parameter)} is on {parameter.device}. Give each device a param group of its own "
                 "and use scope='group', use scope='parameter', or make one optimizer for each device."
             )
     if "meta" in devices:
         raise RuntimeError(
-            "GGT: parameters are on the meta device and have no values to step; materialize the model first, "
+            "torch_ggt: parameters are on the meta device and have no values to step; materialize the model first, "
             "e.g. model.to_empty(device=...)"
         )
     if "mps" in devices:
-        raise RuntimeError("GGT: the Gram matrix is float64, which the mps device does not have; use the CPU")
+        raise RuntimeError("torch_ggt: the Gram matrix is float64, which the mps device does not have; use the CPU")
     return device

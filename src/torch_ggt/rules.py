@@ -129,8 +129,8 @@ class Gradient(Rule):
         beta1, beta2 = options["betas"]
         if beta1 > beta2 and options["finish"] == "none":
             raise ValueError(
-                f"GGT: history='gradient' needs β₁ ≤ β₂, got betas={options['betas']!r}: momentum truncated to the "
-                "window would weigh its oldest rows the most. Lower β₁, raise β₂, or use history='momentum'."
+                f"torch_ggt: history='gradient' needs β₁ ≤ β₂, got betas={options['betas']!r}: momentum truncated to "
+                "the window would weigh its oldest rows the most. Lower β₁, raise β₂, or use history='momentum'."
             )
 
     def target(self, block: Block, newest: Tensor) -> Tensor:

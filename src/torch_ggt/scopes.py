@@ -54,8 +54,8 @@ def matrices(groups: list[Group]) -> list[list[Member]]:
         found.append([_taken_once(members, parameter, scope) for parameter in parameters])
     for group, parameter in members.values():
         raise ValueError(
-            f"GGT: scope={scope!r} leaves out {describe(group, parameter)}; its function must put every parameter "
-            "into exactly one list"
+            f"torch_ggt: scope={scope!r} leaves out {describe(group, parameter)}; its function must put every "
+            "parameter into exactly one list"
         )
     return [matrix for matrix in found if matrix]
 
@@ -64,7 +64,7 @@ def _taken_once(members: dict[int, Member], parameter: Any, scope: str) -> Membe
     if id(parameter) not in members:
         shape = tuple(getattr(parameter, "shape", ()))
         raise ValueError(
-            f"GGT: scope={scope!r} names a parameter of shape {shape} twice, or one that is in no param group; its "
-            "function must put every parameter into exactly one list"
+            f"torch_ggt: scope={scope!r} names a parameter of shape {shape} twice, or one that is in no param group; "
+            "its function must put every parameter into exactly one list"
         )
     return members.pop(id(parameter))

@@ -53,8 +53,8 @@ _SKIPPED_BY_FINISH = (
     "parameters of its full matrix are unchanged. optimizer.skipped counts such steps."
 )
 _NAN_BY_FINISH = (
-    "GGT: the function that is the finish of a param group made a number that is not finite. No parameter of its full "
-    "matrix was changed; the window holds the gradient. nonfinite='skip' skips and counts such steps."
+    "torch_ggt: the function that is the finish of a param group made a number that is not finite. No parameter of "
+    "its full matrix was changed; the window holds the gradient. nonfinite='skip' skips and counts such steps."
 )
 
 
@@ -325,7 +325,7 @@ class FullMatrixOptimizer(Optimizer):
         """
         columns = self._live.columns_of(self.param_groups)
         if not 0 <= to < columns.ranks:
-            raise ValueError(f"GGT: to must be a rank from 0 to {columns.ranks - 1}, got to={to!r}")
+            raise ValueError(f"torch_ggt: to must be a rank from 0 to {columns.ranks - 1}, got to={to!r}")
         self._consolidated = None
         if not columns.alone:
             self._consolidated = saved.consolidated(self.state_dict(), keep=columns.rank == to)
@@ -347,7 +347,7 @@ class FullMatrixOptimizer(Optimizer):
             self._live.adopt(self.param_groups, self.state)  # copies now: nothing shares memory with the caller
 
         if not isinstance(state_dict, dict):
-            raise TypeError(f"GGT: load_state_dict takes what state_dict() returned, got a {type(state_dict).__name__}")
+            raise TypeError(f"torch_ggt: load_state_dict takes a state_dict(), got a {type(state_dict).__name__}")
         kept = self.state, self.param_groups
         # Ours run closest to torch's own loading, inside the user's hooks.
         handles = (

@@ -203,7 +203,7 @@ def whiten(
 def _check_optimizer(optimizer: Any) -> None:  # noqa: ANN401 - anything a user passes
     name = type(optimizer).__name__
     if not isinstance(optimizer, Optimizer):
-        hint = "use Whitening for a loop without an optimizer"
+        hint = "make an optimizer first, as in whiten(torch.optim.AdamW(model.parameters(), lr=1e-3))"
         if isinstance(optimizer, type):
             name = f"the class {optimizer.__name__}"
             hint = f"make the optimizer first: {optimizer.__name__}(parameters)"

@@ -92,7 +92,7 @@ def groups_that_disagree():
     optimizer.step()
 
 
-@case("has failed. rank 1: RuntimeError: GGT does not support sparse", "sparse gradients")
+@case("has failed. rank 1: RuntimeError: torch_ggt does not support sparse", "sparse gradients")
 def a_sparse_gradient():
     parameters = parameters_of((3, 2), (4,))
     optimizer = GGT(parameters, process_group=dist.group.WORLD)

@@ -50,8 +50,8 @@ class StepGraph:
             return False
         if torch.cuda.is_current_stream_capturing():
             raise RuntimeError(
-                "GGT: cuda_graph=True makes a graph of each step, and a graph cannot be part of another graph. To "
-                "capture a step yourself, use capturable=True, without cuda_graph"
+                "torch_ggt: cuda_graph=True makes a graph of each step, and a graph cannot be part of another graph. "
+                "To capture a step yourself, use capturable=True, without cuda_graph"
             )
         made_for = _signature(groups, blocks, idle)
         if made_for is None or made_for != self._made_for:
@@ -126,12 +126,12 @@ class StepGraph:
                         graph.capture_end()
                 except Exception:  # torch cannot be trusted after this
                     raise RuntimeError(
-                        "GGT: the step could not be captured as a CUDA graph, and torch could not end the capture. "
-                        "Start anew, without cuda_graph=True."
+                        "torch_ggt: the step could not be captured as a CUDA graph, and torch could not end the "
+                        "capture. Start anew, without cuda_graph=True."
                     ) from error
                 warnings.warn(
-                    f"GGT: the step could not be captured as a CUDA graph ({type(error).__name__}: {error}); going on "
-                    "without one",
+                    f"torch_ggt: the step could not be captured as a CUDA graph ({type(error).__name__}: {error}); "
+                    "going on without one",
                     stacklevel=7,
                 )
                 return None

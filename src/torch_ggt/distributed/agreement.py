@@ -38,9 +38,9 @@ def waiting(group: Any, what: str) -> Iterator[None]:  # noqa: ANN401 - a Proces
         yield
     except RuntimeError as error:
         error.add_note(
-            f"GGT: rank {dist.get_rank(group)} of {dist.get_world_size(group)} was in {what}, which every rank must "
-            "join, and another rank has failed, has ended, or does something else. Look for the first error of the "
-            "other ranks; docs/distributed.md says which calls all ranks must make."
+            f"torch_ggt: rank {dist.get_rank(group)} of {dist.get_world_size(group)} was in {what}, which every rank "
+            "must join, and another rank has failed, has ended, or does something else. Look for the first error of "
+            "the other ranks; docs/distributed.md says which calls all ranks must make."
         )
         raise
 
@@ -111,26 +111,26 @@ def _compare(everyone: list[dict[str, Any]]) -> None:
     """Raise one error on every rank if the claims of the ranks differ."""
     failed = [f"rank {rank}: {claim['error']}" for rank, claim in enumerate(everyone) if claim["error"] is not None]
     if failed:
-        raise RuntimeError(f"GGT: another rank of the process group has failed. {'; '.join(failed)}")
+        raise RuntimeError(f"torch_ggt: another rank of the process group has failed. {'; '.join(failed)}")
     first = everyone[0]
     for rank, claim in enumerate(everyone):
         for (name, one), (other_name, other) in zip(first["gradients"], claim["gradients"], strict=False):
             if name == other_name and one != other:
                 has, has_not = (0, rank) if one else (rank, 0)
                 raise ValueError(
-                    f"GGT: ranks disagree: rank {has} has a gradient for {name}, and rank {has_not} has none. All "
-                    "ranks must have gradients for the same parameters; a gradient of zeros will do."
+                    f"torch_ggt: ranks disagree: rank {has} has a gradient for {name}, and rank {has_not} has none. "
+                    "All ranks must have gradients for the same parameters; a gradient of zeros will do."
                 )
         if claim["options"] != first["options"]:
             raise ValueError(
-                f"GGT: ranks disagree: rank 0 has {first['options']}, rank {rank} has {claim['options']}. All ranks "
-                "must make the same optimizer, load the same state, and have gradients for the same parameters."
+                f"torch_ggt: ranks disagree: rank 0 has {first['options']}, rank {rank} has {claim['options']}. All "
+                "ranks must make the same optimizer, load the same state, and have gradients for the same parameters."
             )
         for one, other in zip(first["parameters"], claim["parameters"], strict=True):
             if one != other:
                 ours, theirs = ("{} of shape {} and dtype {}".format(*parameter) for parameter in (one, other))
                 raise ValueError(
-                    f"GGT: ranks disagree on a parameter: rank 0 has {ours}, rank {rank} has {theirs}. "
+                    f"torch_ggt: ranks disagree on a parameter: rank 0 has {ours}, rank {rank} has {theirs}. "
                     "All ranks must give the same list in the same order."
                 )
 
@@ -140,6 +140,6 @@ def _check_whole(name: str, piece: Piece, boxes: list[Box]) -> None:
     held = sum(math.prod(sizes) for _, sizes in set(boxes))
     if held != piece.numel:
         raise ValueError(
-            f"GGT: the ranks of the process group hold {held} of the {piece.numel} elements of {name}; set "
+            f"torch_ggt: the ranks of the process group hold {held} of the {piece.numel} elements of {name}; set "
             "process_group to the group of all ranks that hold a part of it"
         )

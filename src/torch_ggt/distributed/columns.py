@@ -26,7 +26,7 @@ from torch_ggt.distributed.pieces import Piece, is_dtensor, piece_of_dtensor, sl
 __all__ = ["Columns", "Local", "Sharded", "choose", "existing_group"]
 
 _ONLY_SOME = (
-    "GGT: ranks disagree: this rank has gradients for other parameters than in the step before, other dtypes, or "
+    "torch_ggt: ranks disagree: this rank has gradients for other parameters than in the step before, other dtypes, or "
     "another state, and another rank goes on as before. All ranks must have gradients for the same parameters, of "
     "the same dtypes, and load the same state. Every rank has skipped this step; nothing was changed."
 )
@@ -127,7 +127,7 @@ class Sharded(Local):
         self.rank = dist.get_rank(group)
         self.ranks = dist.get_world_size(group)
         if self.rank < 0:
-            raise ValueError("GGT: this process is not part of the process_group it was given")
+            raise ValueError("torch_ggt: this process is not part of the process_group it was given")
         self._meshes: dict[str, Any] = {}
         self._boxes: dict[Tensor, list[Box]] = {}
         self._gathering = Gathering(group)
@@ -220,8 +220,9 @@ def existing_group(process_group: Any) -> Any:  # noqa: ANN401 - anything a user
         return dist.group.WORLD
     if not dist.is_available() or not isinstance(process_group, dist.ProcessGroup):
         raise TypeError(
-            f"GGT: process_group must be a torch.distributed.ProcessGroup, 'world' or None, got {process_group!r}; "
-            "e.g. torch.distributed.group.WORLD after init_process_group(), or device_mesh.get_group()"
+            "torch_ggt: process_group must be a torch.distributed.ProcessGroup, 'world' or None, got "
+            f"{process_group!r}; e.g. torch.distributed.group.WORLD after init_process_group(), or "
+            "device_mesh.get_group()"
         )
     _check_alive(process_group)
     return process_group
@@ -232,8 +233,9 @@ def _check_alive(group: Any) -> None:  # noqa: ANN401 - a ProcessGroup
         dist.get_backend(group)
     except (TypeError, ValueError, RuntimeError) as error:
         raise RuntimeError(
-            "GGT: its process group does not exist: torch.distributed is not initialized, or the group was destroyed. "
-            "Call torch.distributed.init_process_group(), make a new optimizer after it, and load its state_dict."
+            "torch_ggt: its process group does not exist: torch.distributed is not initialized, or the group was "
+            "destroyed. Call torch.distributed.init_process_group(), make a new optimizer after it, and load its "
+            "state_dict."
         ) from error
 
 
@@ -246,6 +248,6 @@ def _group_of(meshes: list[Any]) -> Any:  # noqa: ANN401 - a ProcessGroup
     if ranks == set(range(dist.get_world_size())):
         return dist.group.WORLD
     raise ValueError(
-        f"GGT: the parameters are DTensors on ranks {sorted(ranks)}, and there is no process group of exactly these; "
-        "give process_group=torch.distributed.new_group(ranks)"
+        f"torch_ggt: the parameters are DTensors on ranks {sorted(ranks)}, and there is no process group of exactly "
+        "these; give process_group=torch.distributed.new_group(ranks)"
     )

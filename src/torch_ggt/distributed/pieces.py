@@ -97,7 +97,7 @@ def whole(parameter: Tensor) -> Piece:
 def piece_of_dtensor(parameter: Any) -> Piece:  # noqa: ANN401 - a DTensor, whose type is not imported here
     """The shard of a DTensor on this rank."""
     if any(placement.is_partial() for placement in parameter.placements):
-        raise ValueError(f"GGT: a parameter with placements {parameter.placements} is an unfinished sum")
+        raise ValueError(f"torch_ggt: a parameter with placements {parameter.placements} is an unfinished sum")
     (chunk,) = parameter.__create_chunk_list__()
     offsets, sizes = tuple(chunk.offsets), tuple(chunk.sizes)
     if parameter.is_complex():

@@ -91,21 +91,24 @@ class Diagnosis:
         if self.rows < 2:
             return "Nothing can be said of a single row: record more steps."
         cosines = {self._plain_method: self.cosine_sgd, "a diagonal method such as Adam": self.cosine_diagonal}
+        noisy = ""
+        if self.noise >= MUCH_NOISE:
+            noisy = (
+                f"{self.noise:.0%} of a gradient lies outside the span of the other rows. Gradients with so much noise "
+                f"(≥ {MUCH_NOISE:.0%}) gained little from whitening in our measurements. Larger batches have less."
+            )
         near = " or ".join(name for name, cosine in cosines.items() if cosine >= ENOUGH_COSINE)
         if near:
-            return f"Little to gain over {near}, which steps in nearly the same direction (cosine ≥ {ENOUGH_COSINE})."
+            words = f"Little to gain over {near}, which steps in nearly the same direction (cosine ≥ {ENOUGH_COSINE})."
+            return f"{words} {noisy}" if noisy else words
         if self.condition < self.threshold_condition:
             return (
                 f"Little reason to expect a gain: the step differs from a cheaper one (cosines < {ENOUGH_COSINE}), "
                 f"but with a condition number below {self.threshold_condition:.3g} it rescales directions hardly more "
                 "than momentum and chance alone would have it."
             )
-        if self.noise >= MUCH_NOISE:
-            return (
-                f"Little reason to expect a gain: {self.noise:.0%} of a gradient lies outside the span of the other "
-                f"rows. Gradients with so much noise (≥ {MUCH_NOISE:.0%}) gained little from whitening in our "
-                "measurements. Larger batches have less noise."
-            )
+        if noisy:
+            return f"Little reason to expect a gain. {noisy}"
         return (
             f"Worth a race: the rows are anisotropic (condition ≥ {self.threshold_condition:.3g}), and neither "
             f"{' nor '.join(cosines)} makes this step (cosines < {ENOUGH_COSINE}). That it is another step does not "

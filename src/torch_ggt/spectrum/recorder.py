@@ -127,15 +127,15 @@ class SpectrumRecorder:
         block = self._largest() if block is None else block
         records = [record for record in self.records if record.block == block]
         if not records:
-            raise ValueError(
-                f"block {block} has no records; the blocks {sorted(self._recorded)} have records. First take a step "
-                "with a finite gradient that is not zero"
-            )
+            what = "no step was recorded yet"
+            if self.records:
+                what = f"block {block} has no records; the blocks {sorted(self._recorded)} have records"
+            raise ValueError(f"SpectrumRecorder: {what}. Take a step with a finite gradient that is not zero first.")
         matrix = self._matrices()[block]
         comparisons = [record.compared for record in records if record.compared is not None]
         if records[-1].step != self._steps or records[-1].compared is None:
             comparisons.append(matrix.compare())
-        window, history = matrix.window, matrix.options["history"]
+        window, history = matrix.window, matrix.history
         beta1 = matrix.options["betas"][0] if history == "momentum" else 0.0
         decay = window.decay[newest_first(window)].cpu()
         return diagnose(
@@ -155,13 +155,14 @@ class SpectrumRecorder:
         """
         block = self._largest() if block is None else block
         matrix = self._matrices().get(block)
-        options = self._owner.param_groups[0] if matrix is None else matrix.options
+        history = self._owner.param_groups[0]["history"] if matrix is None else matrix.history
+        size = self._owner.param_groups[0]["window"] if matrix is None else matrix.options["window"]
         chosen = [record for record in self.records if record.block == block]
         found = self.diagnose(block) if self.records else None
         return {
             "label": self._label(block) if label is None else label,
-            "window": options["window"],
-            "history": options["history"],
+            "window": size,
+            "history": history,
             "steps": [record.step for record in chosen],
             "singular_values": [record.singular_values.tolist() for record in chosen],
             "diagnosis": {
@@ -190,7 +191,7 @@ class SpectrumRecorder:
             self._recorded[block] += 1
             wanted = self._diagnose_every is not None and self._recorded[block] % self._diagnose_every == 0
             values, compared = eigenvalues.clamp_min(0).sqrt(), matrix.compare() if wanted else None
-            self.records.append(SpectrumRecord(self._steps, block, matrix.options["history"], values, compared))
+            self.records.append(SpectrumRecord(self._steps, block, matrix.history, values, compared))
 
     def _matrices(self) -> "dict[int, _Matrix]":
         """The full matrices that have a window, by their index in the order of the parameters."""
@@ -227,6 +228,12 @@ class _Matrix:
     options: Group
     parameters: list[Tensor]
     columns: Columns
+
+    @property
+    def history(self) -> str:
+        """What the rows are: "newest" is a rule for whitening, and its rows are gradients."""
+        history: str = self.options["history"]
+        return "gradient" if history == "newest" else history
 
     def compare(self) -> StepComparison:
         options = {name: self.options[name] for name in ("eps", "jitter", "shrinkage")}

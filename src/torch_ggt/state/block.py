@@ -318,15 +318,15 @@ def nonfinite_message(blocks: list[Block]) -> str:
         offender = block.nonfinite_gradient()
         if offender is not None:
             return (
-                f"GGT: the gradient of {describe(*offender)} is not finite. Nothing was changed. "
+                f"torch_ggt: the gradient of {describe(*offender)} is not finite. Nothing was changed. "
                 "nonfinite='skip' skips and counts such steps."
             )
     if not blocks[0].columns.alone:
         return (
-            "GGT: a gradient is not finite on another rank, which names it; or another rank has gradients for other "
-            "parameters than before; or a sum of squares overflows float64. Nothing was changed."
+            "torch_ggt: a gradient is not finite on another rank, which names it; or another rank has gradients for "
+            "other parameters than before; or a sum of squares overflows float64. Nothing was changed."
         )
     return (
-        "GGT: every gradient is finite, but the row overflows the window's dtype or its square overflows float64. "
-        "Nothing was changed; scale the loss down."
+        "torch_ggt: every gradient is finite, but the row overflows the window's dtype or its square overflows "
+        "float64. Nothing was changed; scale the loss down."
     )

@@ -51,18 +51,19 @@ which puts the parts together, drops it."""
 
 _AS_IT_WAS = "The state was refused, and the optimizer is as it was."
 _DAMAGED = (
-    "GGT: the rows in this state are not those that its Gram matrix was made of: they were damaged or lost on their "
-    f"way. {_AS_IT_WAS} Two ways that do this: broadcast_from_rank0 with "
+    "torch_ggt: the rows in this state are not those that its Gram matrix was made of: they were damaged or lost on "
+    f"their way. {_AS_IT_WAS} Two ways that do this: broadcast_from_rank0 with "
     "tensors that are not contiguous (call .contiguous() on them, or load the state on every rank); and the file of "
     "one rank alone, which has its own part of a window (docs/distributed.md says how to save)."
 )
 _WITHOUT_SUMS = (
-    "GGT: this state has format {}, which has no sums of its elements, or sums of another kind. Windows that were "
-    "swapped between parameters, and momentum that was changed, are not noticed. Every other check is made. A state "
-    "that is saved now has sums."
+    "torch_ggt: this state has format {}, which has no sums of its elements, or sums of another kind. Windows that "
+    "were swapped between parameters, and momentum that was changed, are not noticed. Every other check is made. A "
+    "state that is saved now has sums."
 )
 _EDITED = (
-    "GGT: the options of saved param group {} are not those that it was saved with: they were edited, or the file was "
+    "torch_ggt: the options of saved param group {} are not those that it was saved with: they were edited, or the "
+    "file was "
     "damaged. They are loaded as they are: {}."
 )
 _DEFAULTS = {name: option.default for name, option in OPTIONS.items()}
@@ -84,21 +85,21 @@ def check_form(state_dict: Any) -> None:  # noqa: ANN401 - anything that a file 
     state, groups = found.get("state"), found.get("param_groups")
     if not isinstance(state, dict) or not isinstance(groups, list):
         raise ValueError(
-            "GGT: a state_dict must hold a dict 'state' and a list 'param_groups', got "
+            "torch_ggt: a state_dict must hold a dict 'state' and a list 'param_groups', got "
             f"{type(state).__name__} and {type(groups).__name__}: is this what optimizer.state_dict() returned?"
         )
     for number, group in enumerate(groups):
         if not isinstance(group, dict) or not isinstance(group.get("params"), list):
-            raise ValueError(f"GGT: saved param group {number} is not a dict with a list 'params': {_short(group)}")
+            raise ValueError(f"torch_ggt: saved param group {number} is no dict with a list 'params': {_short(group)}")
     indices = [index for group in groups for index in group["params"]]
     for index, entry in state.items():
         if not isinstance(entry, dict):
-            raise ValueError(f"GGT: saved state of parameter {index!r} is not a dict: {_short(entry)}")
+            raise ValueError(f"torch_ggt: saved state of parameter {index!r} is not a dict: {_short(entry)}")
     astray = [index for index in state if index not in indices]
     if astray or len(set(indices)) < len(indices):
         raise ValueError(
-            f"GGT: the saved param groups name the parameters {indices}, each of which must appear once; the saved "
-            f"state belongs to {list(state)}, of which the groups do not name {astray}. The file is damaged."
+            f"torch_ggt: the saved param groups name the parameters {indices}, each of which must appear once; the "
+            f"saved state belongs to {list(state)}, of which the groups do not name {astray}. The file is damaged."
         )
 
 
@@ -174,28 +175,28 @@ def _check_group(saved: Group, live: Group, number: int) -> None:
     version = saved.get(FORMAT_KEY)
     if FORMAT_KEY not in saved:
         raise ValueError(
-            "GGT: this is not the state of a GGT optimizer (its param groups carry no "
+            "torch_ggt: this is not the state of a GGT optimizer (its param groups carry no "
             f"{FORMAT_KEY!r}); options found: {sorted(map(str, saved))}"
         )
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise ValueError(f"GGT: {FORMAT_KEY} must be an int from 1 to {FORMAT_VERSION}, got {version!r}")
+        raise ValueError(f"torch_ggt: {FORMAT_KEY} must be an int from 1 to {FORMAT_VERSION}, got {version!r}")
     if version > FORMAT_VERSION:
         raise ValueError(
-            f"GGT: this state has format {version}, and this version of torch-ggt reads up to {FORMAT_VERSION}; "
+            f"torch_ggt: this state has format {version}, and this version of torch-ggt reads up to {FORMAT_VERSION}; "
             "upgrade torch-ggt"
         )
     lost = [name for name in OPTIONS if name not in saved]
     if lost and version >= FORMAT_VERSION:
-        raise ValueError(f"GGT: saved param group {number} has lost its options {', '.join(lost)}. {_AS_IT_WAS}")
+        raise ValueError(f"torch_ggt: saved param group {number} has lost its options {', '.join(lost)}. {_AS_IT_WAS}")
     for name in FIXED:
         theirs = saved.get(name, OPTIONS[name].default)
         if name != "finish":  # a callable one was saved by its name
             theirs = OPTIONS[name].check(name, theirs)
         if not same(name, theirs, live[name], live["params"]):
             raise ValueError(
-                f"GGT: the saved state was made with {name}={theirs!r} and this optimizer has {name}={live[name]!r} "
-                f"(param group {number}); make the optimizer with {name}={theirs!r} to continue it, or start afresh "
-                "without loading"
+                f"torch_ggt: the saved state was made with {name}={theirs!r} and this optimizer has "
+                f"{name}={live[name]!r} (param group {number}); make the optimizer with {name}={theirs!r} to continue "
+                "it, or start afresh without loading"
             )
 
 
@@ -218,8 +219,8 @@ def _check_part(state_dict: dict[str, Any], columns: Columns) -> None:
         return
     here = "this process has all columns" if columns.alone else f"this is rank {columns.rank} of {columns.ranks}"
     raise ValueError(
-        f"GGT: this state is the part of rank {part['rank']} of {part['ranks']}, and {here}. Load the file of each "
-        "rank on that rank of as many ranks. For a file that loads anywhere, call "
+        f"torch_ggt: this state is the part of rank {part['rank']} of {part['ranks']}, and {here}. Load the file of "
+        "each rank on that rank of as many ranks. For a file that loads anywhere, call "
         "optimizer.consolidate_state_dict(to=0) on all ranks before state_dict() on rank 0, or save "
         "with torch.distributed.checkpoint."
     )
@@ -259,21 +260,21 @@ def _check_entry(entry: dict[str, Any], member: Member, stored: Format, index: A
     lost = sorted(needed - entry.keys())
     if lost:
         raise ValueError(
-            f"GGT: the saved state is incomplete: parameter {index} has {', '.join(here)}, but not {', '.join(lost)}. "
-            f"{_AS_IT_WAS}"
+            f"torch_ggt: the saved state is incomplete: parameter {index} has {', '.join(here)}, but not "
+            f"{', '.join(lost)}. {_AS_IT_WAS}"
         )
     for key in here:
         value, (shape, wanted) = entry[key], expected[key]
         if not isinstance(value, Tensor):
-            raise ValueError(f"GGT: saved state of parameter {index}: {key!r} must be a tensor, got {_short(value)}")
+            raise ValueError(f"torch_ggt: parameter {index}: saved {key!r} must be a tensor, got {_short(value)}")
         if tuple(value.shape) != shape:
             raise ValueError(
-                f"GGT: saved state of parameter {index}: {key!r} of shape {tuple(value.shape)}, but the parameter "
-                f"needs {shape}: is this the state of another model?"
+                f"torch_ggt: saved state of parameter {index}: {key!r} of shape {tuple(value.shape)}, but the "
+                f"parameter needs {shape}: is this the state of another model?"
             )
         if value.dtype != wanted or value.layout != torch.strided or value.device.type == "meta":
             raise ValueError(
-                f"GGT: saved state of parameter {index}: {key!r} must be a dense tensor of dtype {wanted}, got "
+                f"torch_ggt: saved state of parameter {index}: {key!r} must be a dense tensor of dtype {wanted}, got "
                 f"{value.dtype}, {value.layout} on {value.device}. {_AS_IT_WAS}"
             )
     small = [key for key in here if key not in {*parameter_keys(*member), SUMS_KEY}]
@@ -284,7 +285,7 @@ def _check_entry(entry: dict[str, Any], member: Member, stored: Format, index: A
 
 def _require(holds: bool, key: str, value: Any, rule: str = "must hold finite numbers ≥ 0") -> None:  # noqa: ANN401
     if not holds:
-        raise ValueError(f"GGT: the saved state is damaged: {key!r} {rule}, got {value}. {_AS_IT_WAS}")
+        raise ValueError(f"torch_ggt: the saved state is damaged: {key!r} {rule}, got {value}. {_AS_IT_WAS}")
 
 
 def _check_matrix(entries: list[dict[str, Any]], rule: Rule) -> list[int]:
@@ -296,7 +297,7 @@ def _check_matrix(entries: list[dict[str, Any]], rule: Rule) -> list[int]:
         return []
     if len(holders) != 1 or len(complete) != 1:
         raise ValueError(
-            f"GGT: the saved state is incomplete: it holds rows of a window, but {len(complete)} parameters hold "
+            f"torch_ggt: the saved state is incomplete: it holds rows of a window, but {len(complete)} parameters hold "
             f"all of {', '.join(keys)}, and exactly one must"
         )
     for name in ("window", *rule.windows):
@@ -331,7 +332,7 @@ def _check_sums(saved_groups: list[Group], entries: list[dict[str, Any]]) -> Non
         if entries:
             warnings.warn(_WITHOUT_SUMS.format(version), stacklevel=2)
     elif len({SUMS_KEY in entry for entry in entries}) > 1:
-        raise ValueError(f"GGT: the saved state is incomplete: some parameters have {SUMS_KEY!r}. {_AS_IT_WAS}")
+        raise ValueError(f"torch_ggt: the saved state is incomplete: some parameters have {SUMS_KEY!r}. {_AS_IT_WAS}")
 
 
 # ---- rows, buffers and sums -----------------------------------------------------------------------------------------
@@ -394,6 +395,6 @@ def check_rows(state_dict: dict[str, Any], groups: list[Group], columns: Columns
             (group, parameter), _, _ = found[number // 2]
             problem = "does not have the sums that were saved with it" if number % 2 else "is not finite"
             raise ValueError(
-                f"GGT: the saved state of {describe(group, parameter)} {problem}: it was damaged, or belongs to "
+                f"torch_ggt: the saved state of {describe(group, parameter)} {problem}: it was damaged, or belongs to "
                 f"another parameter. {_AS_IT_WAS} Load an older file."
             )

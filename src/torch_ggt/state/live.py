@@ -27,11 +27,12 @@ from torch_ggt.window import Window
 __all__ = ["LiveState"]
 
 _MENDED = (
-    "GGT: the rows of the window in optimizer.state were changed, and their Gram matrix was computed anew. If that was "
-    "not you, load the last checkpoint."
+    "torch_ggt: the rows of the window in optimizer.state were changed, and their Gram matrix was computed anew. If "
+    "that was not you, load the last checkpoint."
 )
 _PART = (
-    "GGT: this optimizer was pickled by {theirs} and holds only the part of the window of that rank; this is {ours}. "
+    "torch_ggt: this optimizer was pickled by {theirs} and holds only the part of the window of that rank; this is "
+    "{ours}. "
     "A process group cannot be pickled: make a new optimizer with process_group=..., and load a state_dict() into it."
 )
 
@@ -232,14 +233,14 @@ def _look(block: Block, state: State) -> tuple[bool, bool]:
     for (group, parameter), shape in zip(block.allotted, block.shapes, strict=True):
         if parameter.shape != shape:
             raise RuntimeError(
-                f"GGT: {describe(group, parameter)} had shape {tuple(shape)} when its state was made: its data were "
-                "replaced. Make a new optimizer for the new parameters. Nothing was changed."
+                f"torch_ggt: {describe(group, parameter)} had shape {tuple(shape)} when its state was made: its data "
+                "were replaced. Make a new optimizer for the new parameters. Nothing was changed."
             )
         if parameter.device != device:
             raise RuntimeError(
-                f"GGT: {describe(group, parameter)} is on {parameter.device}, but its optimizer state is on {device}. "
-                "Move the model before the first step, or move both: save state_dict(), move the parameters, make a "
-                "new optimizer and load it."
+                f"torch_ggt: {describe(group, parameter)} is on {parameter.device}, but its optimizer state is on "
+                f"{device}. Move the model before the first step, or move both: save state_dict(), move the "
+                "parameters, make a new optimizer and load it."
             )
     return True, True
 
@@ -308,7 +309,7 @@ def _owner(matrix: list[Member], state: State) -> Tensor:
     owner = next((p for _, p in matrix if "gram" in state.get(p, {})), None)
     if owner is None and any("window" in state.get(p, {}) for _, p in matrix):
         raise RuntimeError(
-            "GGT: the state holds rows of a window but not its Gram matrix; load a complete state_dict, or clear "
+            "torch_ggt: the state holds rows of a window but not its Gram matrix; load a complete state_dict, or clear "
             "optimizer.state to start with an empty window"
         )
     return matrix[0][1] if owner is None else owner
