@@ -12,7 +12,7 @@ import torch
 
 from ggt_lab.experiments.catalogue import chosen_experiment
 from ggt_lab.experiments.speed_claims import speed_verdicts
-from ggt_lab.experiments.verdicts import Verdict, read_verdicts, write_verdicts
+from ggt_lab.experiments.verdicts import Verdict, read_verdicts, verdict_on_claim, write_verdicts
 from ggt_lab.league.play import Field
 from ggt_lab.league.protocol import PROTOCOL
 from ggt_lab.league.summary import summarize
@@ -79,7 +79,9 @@ def test_files_and_page(tmp_path):
     text = (tmp_path / "docs" / "claims.md").read_text()
     assert "| GGT is best | holds | best | a \\| b; ± 0.1 | 3 | [2026-01-01-a/R1](../records/2026-01-01-a/R1)" in text
     assert re.findall(r"^## (\w+)", text, re.MULTILINE) == list(PAPER)
-    assert "19 statements. 1 holds, 18 were not run." in text
+    assert "| [R1](#r1) |" in text
+    assert "| **holds** | 1 | 0 | 0 | 0 |" in text
+    assert text.count("| **not run** |") == len(PAPER) - 1
 
 
 @pytest.mark.parametrize(
@@ -99,6 +101,38 @@ def test_unknown_claims_and_folders(tmp_path):
         collect(tmp_path)
     with pytest.raises(ValueError, match="there is no folder"):
         write_claims(tmp_path / "none", None)
+
+
+@pytest.mark.parametrize(
+    ("answers", "verdict"),
+    [
+        ([True, True], "holds"),
+        ([False, False], "does not hold"),
+        ([None, None], "undecided"),
+        ([True, None], "holds in part"),
+        ([True, False, None], "holds in part"),
+        ([False, None], "does not hold"),
+    ],
+)
+def test_one_verdict_on_a_claim(answers, verdict):
+    """Checks of our own runs, what the paper does not say, and what was not run do not count."""
+    others = [
+        replace(VERDICT, statement="every best learning rate lies inside of its grid, from the origin", holds=False),
+        replace(VERDICT, paper="not compared: not the paper's GGT", holds=True),
+        replace(VERDICT, n=0, holds=None),
+    ]
+    assert [each.kind for each in others] == ["check", "beyond the paper", "paper"]
+    assert verdict_on_claim([*others, *(replace(VERDICT, holds=answer) for answer in answers)]) == verdict
+    assert verdict_on_claim(others) == "not run"
+
+
+def test_the_page_about_the_experiments_has_these_verdicts():
+    """Its first table is for people: 19 rows, and the one verdict of the records in each."""
+    text = (ROOT / "docs" / "experiments.md").read_text()
+    shown = re.findall(r"^\| (\w\d) \| [^|]+ \| \*\*([\w ]+)\*\* \|", text, re.MULTILINE)
+    rows = collect(ROOT / "records")
+    assert shown == [(claim, verdict_on_claim(of(rows, claim))) for claim in PAPER]
+    assert "not run" not in dict(shown).values()
 
 
 def test_ours_are_up_to_date():

@@ -15,7 +15,7 @@ from ggt_lab.cli.commands import run_command
 from ggt_lab.cli.league_command import LeagueCommand
 from ggt_lab.data.python_sources import load_python_sources, make_python_sources
 from ggt_lab.league.cells import Cell, cell_of, shortness
-from ggt_lab.league.comparisons import by_task, pairs, profile, ranks, reached, rivalry
+from ggt_lab.league.comparisons import against_all, by_task, pairs, profile, ranks, reached, rivalry
 from ggt_lab.league.entrants import BASELINES, ENTRANTS, OURS, RECOMMENDED
 from ggt_lab.league.execution import execute
 from ggt_lab.league.play import Field, check_folder, missing_packages, play, unfinished
@@ -331,6 +331,10 @@ def test_ranks():
     found = {rank.entrant: rank for rank in ranks(cells)}
     assert {name: rank.mean for name, rank in found.items()} == {"a": 1.5, "b": 1.5, "c": 3.0}
     assert (found["a"].low, found["a"].high, found["c"].low) == (1.0, 2.0, 3.0)
+    assert (found["a"].behind, found["c"].behind) == (0.0, 1.5)
+    assert (found["c"].behind_low, found["c"].behind_high) == (1.0, 2.0)  # c is last wherever a is first or second
+    few = ranks(cells, ("a", "c"))  # without b and d, and only where both have ended
+    assert [(rank.entrant, rank.mean, rank.tasks) for rank in few] == [("a", 1.0, 2), ("c", 2.0, 2)]
 
 
 def test_profiles_and_levels():
@@ -356,6 +360,8 @@ def test_rivals_and_pairs():
     (found,) = rivalry(cells, "mine", ["a", "b"])
     assert (found.place, found.best_rival, found.level) == (3, "a", False)
     assert found.steps == {"mine": math.inf, "a": pytest.approx(4), "b": math.inf}
+    assert against_all(cells, "mine", ("mine", "whiten-a"), ["t"]) == [found]
+    assert against_all(cells, "mine", ("mine",), ["t"])[0].best_rival == "whiten-a"
     (pair,) = pairs(cells)
     assert (pair.alone, pair.factor) == ("a", pytest.approx(2))
 

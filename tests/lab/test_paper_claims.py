@@ -218,7 +218,7 @@ def test_runs_that_are_too_short_decide_nothing():
     assert of(judged(*play("r4", falling), {}, doubts={}), "at most 1 apart").holds is True
     late = judged(*play("r4", {**falling, "ggt-200": [7.0, 6.5, 4.9]}), {}, doubts={})
     assert of(late, "(until epoch 10 to 30)").holds is False  # no lead at first
-    doubtful = judged(*play("r4", falling), {}, doubts={"r4": "badly tuned"})
+    doubtful = judged(*play("r4", falling), {}, doubts={("r4", "R4"): "badly tuned"})
     apart = of(doubtful, "at most 1 apart")
     assert (apart.holds, apart.n, apart.ours.endswith("badly tuned")) == (None, 3, True)
     assert of(doubtful, "best learning rate").holds is True  # what the runs themselves show is not in doubt

@@ -57,6 +57,7 @@ def test_as_in_the_paper():
     ("cnn", "rnn", "words"),
     [
         (LEVEL, CALMING, "CNN: gradients are more anisotropic at the end"),
+        (np.linspace(1000, 1050, 1000), CALMING, "CNN: gradients are more anisotropic at the end"),
         (10 * SURGING, CALMING, "CNN: the condition number in mid-training is of the order of 10³"),
         (SURGING, CALMING / 10, "RNN: the condition number in mid-training is of the order of 10³"),
         (SURGING, LEVEL, "RNN: gradients become more isotropic within the first epochs, and then stay so"),

@@ -93,8 +93,11 @@ def _r3(model: str, where: str = "") -> FirstInSeconds:
 
 
 _R1: list[Claim] = [
-    LowestAlong("R1", "GGT", _BASELINES, "validation_perplexity", "best for the first 50 epochs", first=2),
-    LowestAlong("R1", "GGT", _BASELINES, "train_perplexity", "best for the first 50 epochs", first=2),
+    *(
+        LowestAlong("R1", "GGT", _BASELINES, key, "best for the first 50 epochs", first=first)
+        for first in (1, 2)
+        for key in ("validation_perplexity", "train_perplexity")
+    ),
     GapAtEnd("R1", "GGT", "Adam", "validation_perplexity", 0.07, "0.09 lower after 500 epochs"),
     Compared("R1", "GGT", _NEWER, "validation_perplexity"),
     Compared("R1", "GGT by parameter", _EVERYBODY_ELSE, "validation_perplexity"),

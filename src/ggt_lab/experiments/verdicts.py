@@ -13,6 +13,8 @@ from ggt_lab.runs.results import Record
 
 __all__ = [
     "HOLDS",
+    "IN_PART",
+    "KINDS",
     "NOT_RUN",
     "Experimented",
     "Figure",
@@ -22,6 +24,7 @@ __all__ = [
     "markdown_table",
     "read_verdicts",
     "sentence_about",
+    "verdict_on_claim",
     "write_verdicts",
 ]
 
@@ -29,6 +32,12 @@ HOLDS = {True: "holds", False: "does not hold", None: "undecided"}
 """The verdict in words; None means that the results do not decide."""
 NOT_RUN = "not run"
 """The verdict on a claim for which there are no results."""
+IN_PART = "holds in part"
+"""The verdict on a claim of which some statements hold, and others do not or are undecided."""
+KINDS = ("paper", "beyond the paper", "check")
+"""What a statement is: the paper makes it; the paper does not; or it asks whether our own runs were sound."""
+_CHECKS = ("every best learning rate lies inside of its grid", "every entrant was run, and no seed diverged")
+_BEYOND = ("not compared", "not stated")
 
 
 @dataclass(frozen=True)
@@ -61,6 +70,13 @@ class Verdict:
     def word_or_not_run(self) -> str:
         """The verdict as a person says it; "not run" where there are no results."""
         return self.word if self.n > 0 else NOT_RUN
+
+    @property
+    def kind(self) -> str:
+        """One of `KINDS`."""
+        if any(check in self.statement for check in _CHECKS):
+            return "check"
+        return "beyond the paper" if self.paper.startswith(_BEYOND) else "paper"
 
     @property
     def ours_and_spread(self) -> str:
@@ -107,6 +123,20 @@ def sentence_about(verdicts: Sequence[Verdict]) -> str:
     words = f"Of {count(len(verdicts), 'claim')}, {held} {'holds' if held == 1 else 'hold'}"
     words += f", {failed} {'does' if failed == 1 else 'do'} not hold"
     return words + f" and {undecided} {'is' if undecided == 1 else 'are'} undecided."
+
+
+def verdict_on_claim(verdicts: Sequence[Verdict]) -> str:
+    """One verdict on a claim: that of all statements of the paper that were run. Checks and others do not count.
+
+    Example:
+        >>> statement = Verdict("S1", "SGD is slower", "SGD is the slowest", "1 against 2", None, 3, True, "")
+        >>> verdict_on_claim([statement]), verdict_on_claim([])
+        ('holds', 'not run')
+    """
+    answers = {each.holds for each in verdicts if each.kind == "paper" and each.n > 0}
+    if not answers:
+        return NOT_RUN
+    return HOLDS[answers.pop()] if len(answers) == 1 else IN_PART if True in answers else HOLDS[False]
 
 
 def markdown_row(cells: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ggt_lab.league.cells import Cell
 
-__all__ = ["Pair", "Rank", "Rivalry", "pairs", "profile", "ranks", "reached", "rivalry", "speedup"]
+__all__ = ["Pair", "Rank", "Rivalry", "against_all", "pairs", "profile", "ranks", "reached", "rivalry", "speedup"]
 
 _RESAMPLES = 2000
 TAUS = tuple(2 ** (k / 4) for k in range(17))
@@ -23,6 +23,11 @@ class Rank:
     mean: float
     low: float
     high: float
+    behind: float
+    """Its mean rank minus the mean rank of the first."""
+    behind_low: float
+    """With `behind_high` the middle 95 % of `behind`, paired: both have the tasks of one resampling."""
+    behind_high: float
     tasks: int
 
 
@@ -48,9 +53,28 @@ def _ended(cell: Cell) -> bool:
     return cell.status in ("done", "diverged")
 
 
-def ranks(cells: Sequence[Cell]) -> list[Rank]:
-    """Mean ranks, the best first. Only entrants with a cell on every task are ranked, against each other."""
-    tasks = by_task(cells)
+def _rows(cells: Iterable[Cell], names: Sequence[str] | None) -> dict[str, dict[str, Cell]]:
+    """The cells of these entrants, by task and entrant, on the tasks on which all of them ended.
+
+    Without names the cells of everybody, on complete tasks.
+    """
+    if names is None:
+        return by_task(cells)
+    rows: dict[str, dict[str, Cell]] = {}
+    for cell in cells:
+        if cell.entrant in names and _ended(cell):
+            rows.setdefault(cell.task, {})[cell.entrant] = cell
+    return {task: row for task, row in rows.items() if len(row) == len(names)}
+
+
+def ranks(cells: Sequence[Cell], names: Sequence[str] | None = None) -> list[Rank]:
+    """Mean ranks, the best first.
+
+    Args:
+        cells: the cells.
+        names: who is ranked, on the tasks on which all of them ended. None: everybody who ended on all complete tasks.
+    """
+    tasks = _rows(cells, names)
     everywhere = sorted(set.intersection(*(set(row) for row in tasks.values()))) if tasks else []
     columns: dict[str, list[float]] = {name: [] for name in everywhere}
     for row in tasks.values():
@@ -61,12 +85,18 @@ def ranks(cells: Sequence[Cell]) -> list[Rank]:
             columns[name].append(lower + (equal + 1) / 2)
     generator = random.Random(0)
     draws = [generator.choices(range(len(tasks)), k=len(tasks)) for _ in range(_RESAMPLES)] if tasks else []
-    found = []
-    for name, column in columns.items():
+
+    def middle(column: Sequence[float]) -> tuple[float, float]:
         means = sorted(statistics.fmean(column[task] for task in draw) for draw in draws)
-        low, high = means[int(0.025 * _RESAMPLES)], means[int(0.975 * _RESAMPLES)]
-        found.append(Rank(name, statistics.fmean(column), low, high, len(column)))
-    return sorted(found, key=lambda rank: rank.mean)
+        return means[int(0.025 * _RESAMPLES)], means[int(0.975 * _RESAMPLES)]
+
+    found = []
+    in_order = sorted(columns.items(), key=lambda item: statistics.fmean(item[1]))
+    for name, column in in_order:
+        behind = [own - first for own, first in zip(column, in_order[0][1], strict=True)]
+        mean, gap = statistics.fmean(column), statistics.fmean(behind)
+        found.append(Rank(name, mean, *middle(column), gap, *middle(behind), len(column)))
+    return found
 
 
 def reached(cell: Cell, level: float) -> float:
@@ -86,7 +116,10 @@ def reached(cell: Cell, level: float) -> float:
 
 
 def profile(
-    cells: Sequence[Cell], standard: str, step_seconds: Mapping[tuple[str, str], float] | None = None
+    cells: Sequence[Cell],
+    standard: str,
+    step_seconds: Mapping[tuple[str, str], float] | None = None,
+    names: Sequence[str] | None = None,
 ) -> dict[str, list[float]]:
     """For each entrant, the share of its tasks that it solves within τ times the cost of the cheapest, for `TAUS`.
 
@@ -97,9 +130,10 @@ def profile(
         standard: the entrant that sets the levels.
         step_seconds: the seconds of a step, by task and entrant; None counts steps. Tasks in which the time of a step
             is not known for every entrant are left out.
+        names: as in `ranks`.
     """
     ratios: dict[str, list[float]] = {}
-    for task, row in by_task(cells).items():
+    for task, row in _rows(cells, names).items():
         if standard not in row or row[standard].mean == math.inf:
             continue
         if step_seconds is not None and any((task, name) not in step_seconds for name in row):
@@ -137,19 +171,22 @@ class Rivalry:
 
 def rivalry(cells: Sequence[Cell], member: str, rivals: Sequence[str]) -> list[Rivalry]:
     """The member against the rivals, on every task on which all of them are finished."""
-    rows: dict[str, dict[str, Cell]] = {}
-    for cell in cells:
-        if cell.entrant in (member, *rivals) and _ended(cell):
-            rows.setdefault(cell.task, {})[cell.entrant] = cell
     found = []
-    for task, row in rows.items():
-        if not {member, *rivals} <= row.keys():
-            continue
+    for task, row in _rows(cells, (member, *rivals)).items():
         best = min(rivals, key=lambda name: row[name].log_mean)
         place = 1 + sum(row[name].log_mean < row[member].log_mean for name in rivals)
         level = row[best].mean * (1 + 1e-9)
         steps = {name: reached(row[name], level) for name in (member, *rivals)}
         found.append(Rivalry(task, place, best, row[member].apart(row[best]), steps))
+    return found
+
+
+def against_all(cells: Sequence[Cell], member: str, ours: Sequence[str], tasks: Sequence[str]) -> list[Rivalry]:
+    """The member against every finished rival on each of these tasks, whoever of them entered there."""
+    found = []
+    for task in tasks:
+        row = [cell for cell in cells if cell.task == task]
+        found += rivalry(row, member, [cell.entrant for cell in row if cell.entrant not in ours and _ended(cell)])
     return found
 
 

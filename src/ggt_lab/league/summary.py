@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ggt_lab.league.cells import Cell, cell_of, shortness
-from ggt_lab.league.comparisons import TAUS, by_task, pairs, profile, ranks, rivalry, speedup
+from ggt_lab.league.comparisons import TAUS, against_all, by_task, pairs, profile, ranks, rivalry, speedup
 from ggt_lab.league.entrants import BASELINES, OURS, RECOMMENDED, RECOMMENDED_DEEP
 from ggt_lab.league.paper_claims import judged
 from ggt_lab.league.play import Field, missing_packages, own_runs, protocol_of, spent_seconds
@@ -20,6 +20,8 @@ __all__ = ["STANDARD", "summarize"]
 
 STANDARD = "adamw"
 """The entrant whose final level counts as solving a task, in the performance profiles."""
+_DEEP = (RECOMMENDED_DEEP, *BASELINES, "ggt-paper")
+"""Who is ranked on deep tasks; the other entrants did not play all of them."""
 
 
 def summarize(field: Field, folder: Path, missing_data: Mapping[str, str] | None = None) -> Record:
@@ -43,18 +45,28 @@ def summarize(field: Field, folder: Path, missing_data: Mapping[str, str] | None
     per_second = profile(small, STANDARD, times) if times else {}
 
     def against_rivals(member: str, of: Sequence[Cell]) -> list[Record]:
-        return [{**asdict(each), "level": each.level} for each in rivalry(of, member, BASELINES)]
+        found = rivalry(of, member, BASELINES)
+        everybody = against_all(of, member, OURS, [each.task for each in found])
+        return [
+            {**asdict(one), "level": one.level, "best_of_all": all_.best_rival, "level_with_all": all_.level}
+            for one, all_ in zip(found, everybody, strict=True)
+        ]
 
     lengths = {task.name: task.steps for task in whole.tasks}
 
     def speedups(member: str, of: Sequence[Cell]) -> Record:
-        """What `speedup` says of the member and of each rival: in steps, in seconds, and with the roles swapped."""
+        """What `speedup` says of the member and of each rival.
+
+        In steps and in seconds to the level of the best rival; in steps to the rival's own level; and in the rival's
+        steps to the member's level.
+        """
         ours = rivalry(of, member, BASELINES)
         found: Record = {}
         for rival in BASELINES:
             found[rival] = {
                 "steps": speedup(ours, member, rival, lengths),
                 "seconds": speedup(ours, member, rival, lengths, times),
+                "own_level": speedup(rivalry(of, member, (rival,)), member, rival, lengths),
                 "swapped": speedup(rivalry(of, rival, (member,)), rival, member, lengths),
             }
         return found
@@ -82,9 +94,12 @@ def summarize(field: Field, folder: Path, missing_data: Mapping[str, str] | None
             "cells": [_cell(cell, times) for cell in cells],
             "complete": list(by_task(small)),
             "ranks": [asdict(rank) for rank in ranks(small)],
+            "ranks_rivals": [asdict(rank) for rank in ranks(small, (RECOMMENDED, *BASELINES))],
+            "ranks_deep": [asdict(rank) for rank in ranks(deep, _DEEP)],
             "taus": TAUS,
             "profile_per_step": profile(small, STANDARD),
             "profile_per_second": per_second,
+            "profile_deep": profile(deep, STANDARD, names=_DEEP),
             "rivalry": against_rivals(RECOMMENDED, small),
             "rivalry_deep": against_rivals(RECOMMENDED_DEEP, deep),
             "speedups": speedups(RECOMMENDED, small),

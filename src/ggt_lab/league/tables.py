@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ggt_lab.experiments.verdicts import Verdict, sentence_about
+from ggt_lab.experiments.verdicts import KINDS, Verdict, sentence_about
 
 __all__ = ["CELLS", "VERDICTS", "Part", "cell_words", "page", "parts", "rival_wins"]
 
@@ -123,15 +123,21 @@ def _titles(summary: Summary) -> dict[str, str]:
     return {entrant["name"]: entrant["title"] for entrant in summary["entrants"]}
 
 
-def _ranks(summary: Summary) -> tuple[list[str], Rows]:
-    rows = [
-        [_titles(summary)[r["entrant"]], f"{r['mean']:.1f}", f"{r['low']:.1f} to {r['high']:.1f}", str(r["tasks"])]
-        for r in summary["ranks"]
-    ]
-    return ["entrant", "mean rank", "95 % over resampled tasks", "tasks"], rows
+def _ranks(summary: Summary, key: str = "ranks") -> tuple[list[str], Rows]:
+    rows = []
+    for rank in summary.get(key, ()):
+        behind = "–"
+        if rank.get("behind"):  # not the first; summaries of former days have no such number
+            behind = f"{rank['behind']:.1f} ({rank['behind_low']:.1f} to {rank['behind_high']:.1f})"
+        interval = f"{rank['low']:.1f} to {rank['high']:.1f}"
+        title = _titles(summary)[rank["entrant"]]
+        rows.append([title, f"{rank['mean']:.1f}", interval, behind, str(rank["tasks"])])
+    return ["entrant", "mean rank", "95 % over resampled tasks", "behind the first (95 %, paired)", "tasks"], rows
 
 
 def _profile(summary: Summary, key: str) -> tuple[list[str], Rows]:
+    if key not in summary:
+        return [], []
     shown = [(number, tau) for number, tau in enumerate(summary["taus"]) if tau in (1, 2, 4, 8, 16)]
     rows = [
         [_titles(summary)[name], *(f"{100 * shares[number]:.0f} %" for number, _ in shown)]
@@ -218,14 +224,22 @@ def _rival_words(summary: Summary) -> str:
 def _member_words(summary: Summary, kind: str = "") -> str:
     tasks = summary[f"rivalry{kind}"]
     level = sum(each["level"] for each in tasks)
-    return f"It is first, or within one standard error of the first, on {level} of {len(tasks)} tasks."
+    words = f"Against these rivals it is first, or within one standard error of the first, on {level} of {len(tasks)} "
+    if not all("level_with_all" in each for each in tasks):
+        return f"{words}tasks."
+    others = [each for each in tasks if each["best_of_all"] != each["best_rival"]]
+    better = [f"{_titles(summary)[each['best_of_all']]} on {each['task']}" for each in others]
+    return f"{words}tasks, and against all rivals of the league on {sum(each['level_with_all'] for each in tasks)}" + (
+        f" (the best rival is {', '.join(better)})." if better else "."
+    )
 
 
 _SPEEDUP_WORDS = (
-    "We divide the steps to the final level of the best rival by the steps of each rival, and take the geometric mean "
-    "over tasks. Below 1 our member needs fewer steps. Who never reaches the level counts with all steps of the run, "
-    "so a task that our member loses counts as 1. Therefore the last column swaps the roles: it has the rival's steps "
-    "to the final level of our member, divided by our member's steps. Below 1 the rival needs fewer."
+    "We divide the steps of our member by the steps of each rival, and take the geometric mean over tasks. Below 1 our "
+    "member needs fewer. Who never reaches a level counts with all steps of the run. *Steps* and *seconds* are those "
+    "to the final level of the best rival: a task that our member loses counts as 1. The last two columns are mirror "
+    "images: our steps to the rival's own final level, divided by all steps of its run; and the rival's steps to the "
+    "final level of our member, divided by all steps of our run."
 )
 
 
@@ -233,20 +247,24 @@ def _speedups(summary: Summary) -> tuple[list[str], Rows]:
     rows = []
     for kind, tasks in (("", "small"), ("_deep", "deep")):
         for rival, values in summary.get(f"speedups{kind}", {}).items():
-            numbers = ["–" if value is None else f"{value:.2f}" for value in values.values()]
+            keys = ("steps", "seconds", "own_level", "swapped")
+            numbers = ["–" if values.get(key) is None else f"{values[key]:.2f}" for key in keys]
             names = [_titles(summary)[name] for name in (summary[f"recommended{kind}"], rival)]
             rows.append([tasks, *names, *numbers])
-    return ["tasks", "our member", "rival", "steps", "seconds", "steps, roles swapped"], rows
+    levels = ["our steps to the rival's level", "the rival's steps to our level"]
+    return ["tasks", "our member", "rival", "steps", "seconds", *levels], rows
 
 
-def _pair_words(summary: Summary) -> str:
-    helped = [pair for pair in summary["pairs"] if (pair["factor"] or 0) > 1]
-    clear = [pair["apart"] for pair in summary["pairs"] if abs(pair["apart"] or 0) > 2]
-    lower = sum(apart > 0 for apart in clear)
-    return (
-        f"Whitened is lower in {len(helped)} of {len(summary['pairs'])} pairs. By more than two standard errors it is "
-        f"lower in {lower} and higher in {len(clear) - lower}."
-    )
+def _pair_counts(summary: Summary) -> tuple[list[str], Rows]:
+    rows = []
+    for name in dict.fromkeys(pair["alone"] for pair in summary["pairs"]):
+        mine = [pair for pair in summary["pairs"] if pair["alone"] == name]
+        helped = sum((pair["factor"] or 0) > 1 for pair in mine)
+        apart = [pair["apart"] or 0 for pair in mine]
+        counts = (len(mine), helped, sum(each > 2 for each in apart), sum(each < -2 for each in apart))
+        rows.append([_titles(summary)[name], *map(str, counts)])
+    heading = ["optimizer", "tasks", "whitened is lower", "by more than two standard errors", "higher by more than two"]
+    return heading, rows
 
 
 _CLAIM_WORDS = (
@@ -259,15 +277,15 @@ def _claim_parts(summary: Summary) -> list[Part]:
     """The cells and the verdicts of the paper's tasks; no parts where none was played."""
     if not summary.get("claims"):
         return []
-    verdicts = [Verdict(**each) for each in summary["claims"]]
-    run = [verdict for verdict in verdicts if verdict.n > 0]
-    rows = [[v.claim, v.statement, v.word_or_not_run, v.paper, v.ours_and_spread, str(v.n)] for v in verdicts]
+    verdicts = sorted((Verdict(**each) for each in summary["claims"]), key=lambda each: KINDS.index(each.kind))
+    left, run = ([v for v in verdicts if v.kind == KINDS[0] and (v.n > 0) is there] for there in (False, True))
+    rows = [[v.claim, v.kind, v.statement, v.word_or_not_run, v.paper, v.ours_and_spread, str(v.n)] for v in verdicts]
     return [
         Part(CELLS[2], _CLAIM_WORDS, *_cells(summary, "paper")),
         Part(
             VERDICTS,
-            f"{sentence_about(run)} {len(verdicts) - len(run)} more were not run.",
-            ["claim", "statement", "verdict", "paper", "ours", "n"],
+            f"The statements of the paper come first. {sentence_about(run)} {len(left)} more were not run.",
+            ["claim", "of", "statement", "verdict", "paper", "ours", "n"],
             rows,
         ),
     ]
@@ -280,6 +298,9 @@ _CELL_WORDS = (
 )
 
 
+_FEW = "Few optimizers are ranked here, so that our many members do not stand between a member and a rival."
+
+
 _CHOICE_WORDS = (
     "All entrants have equal numbers of trials. (edge): the lowest or the highest that its trials had. A rate at an "
     "edge is followed by the next rate, at most twice. Nobody was offered a momentum below 0.8 or above 0.98."
@@ -289,7 +310,7 @@ _CHOICE_WORDS = (
 _DEEP_WORDS = (
     "Trials are shorter than reported runs here. The rate rises for 5 % of the steps and falls by a cosine. With Muon "
     "and NorMuon, AdamW has the embeddings and the last layer; with our polar finishes these have the finish adam. "
-    "Ranks and profiles below are of small tasks alone."
+    "Ranks and profiles below are of small tasks where they do not say deep."
 )
 
 
@@ -322,9 +343,13 @@ def parts(summary: Summary) -> list[Part]:
         *_claim_parts(summary),
         Part("Where a rival is better than everything of ours", _rival_words(summary)),
         Part("Mean ranks", ranked, *_ranks(summary)),
+        Part("Mean ranks, our member and its rivals alone", f"Small tasks. {_FEW}", *_ranks(summary, "ranks_rivals")),
+        Part("Mean ranks, deep tasks", f"Tasks on which all of them ended. {_FEW}", *_ranks(summary, "ranks_deep")),
         Part(_PER_STEP, solved, *_profile(summary, "profile_per_step")),
         Part(_PER_SECOND, seconds, *_profile(summary, "profile_per_second")),
-        Part("Whitening in front of an optimizer", _pair_words(summary), *_pairs(summary)),
+        Part("Performance profile per step, deep tasks", solved, *_profile(summary, "profile_deep")),
+        Part("Whitening in front of an optimizer, counted", "Small tasks.", *_pair_counts(summary)),
+        Part("Whitening in front of an optimizer", "Small tasks.", *_pairs(summary)),
         Part("Not run", "Every cell was run." if not not_run[1] else "These cells have no result.", *not_run),
         Part("Tasks", "Steps and budgets were fixed before the first run.", *_tasks(summary)),
         Part("What the trials chose", _CHOICE_WORDS, *_choices(summary)),

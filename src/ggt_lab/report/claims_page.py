@@ -18,7 +18,16 @@ from typing import Any
 from ggt_lab.bench.case_files import read_cases
 from ggt_lab.data.atomic_files import write_atomically
 from ggt_lab.experiments.speed_claims import speed_verdicts
-from ggt_lab.experiments.verdicts import HOLDS, NOT_RUN, Verdict, count, markdown_row, read_verdicts
+from ggt_lab.experiments.verdicts import (
+    HOLDS,
+    KINDS,
+    NOT_RUN,
+    Verdict,
+    count,
+    markdown_row,
+    read_verdicts,
+    verdict_on_claim,
+)
 from ggt_lab.report.plain_words import in_plain_words
 
 __all__ = ["PAPER", "Row", "collect", "page", "write_claims"]
@@ -68,6 +77,8 @@ class Row(Verdict):
     """ "holds", "does not hold", "undecided" or "not run"."""
     record: str
     """The folder, relative to the folder of all records."""
+    about: str
+    """One of `ggt_lab.experiments.verdicts.KINDS`."""
 
 
 def collect(records: Path) -> list[Row]:
@@ -94,7 +105,7 @@ def collect(records: Path) -> list[Row]:
     for claim, words in PAPER.items():
         mine = [row for row in rows if row.claim == claim]
         if not mine:
-            rows.append(Row(claim, words, words, NOT_RUN, None, 0, None, "", NOT_RUN, ""))
+            rows.append(Row(claim, words, words, NOT_RUN, None, 0, None, "", NOT_RUN, "", KINDS[0]))
     order = list(PAPER)
     return sorted(rows, key=lambda row: order.index(row.claim))
 
@@ -114,7 +125,7 @@ def _verdicts(folder: Path, records: Path) -> tuple[list[tuple[Verdict, str]], l
 
 
 def _row(verdict: Verdict, where: str) -> Row:
-    return Row(**asdict(verdict), status=verdict.word_or_not_run, record=where)
+    return Row(**asdict(verdict), status=verdict.word_or_not_run, record=where, about=verdict.kind)
 
 
 def page(rows: Sequence[Row], records: str) -> str:
@@ -130,31 +141,40 @@ def page(rows: Sequence[Row], records: str) -> str:
         "`ggt claims` wrote this page from the records. No figure is typed in by hand. "
         f"[claims.json]({records}/claims.json) holds the rows as JSON. [experiments.md](experiments.md) explains them.",
         "",
-        _counted(rows),
+        *_one_verdict_each(rows),
         "",
         *_NAMES,
     ]
     for claim, words in PAPER.items():
         lines += ["", f"## {claim}", "", f"{words}.", "", "| statement | verdict | paper | ours | n | record |"]
         lines.append("|---|---|---|---|---|---|")
-        for row in (row for row in rows if row.claim == claim):
+        # The paper's statements first; checks of our runs are the last.
+        for row in sorted((row for row in rows if row.claim == claim), key=lambda row: KINDS.index(row.about)):
             link = f"[{row.record}]({records}/{row.record}): `{row.command}`" if row.record else ""
             verdict = f"**{row.status}**" if row.status == HOLDS[False] else row.status
             lines.append(markdown_row((row.statement, verdict, row.paper, row.ours_and_spread, str(row.n), link)))
     return "\n".join(lines) + "\n"
 
 
-def _counted(rows: Sequence[Row]) -> str:
-    """How many statements there are, and how many have each verdict."""
-    verbs = {
-        HOLDS[True]: ("holds", "hold"),
-        HOLDS[False]: ("does not hold", "do not hold"),
-        HOLDS[None]: ("is undecided", "are undecided"),
-        NOT_RUN: ("was not run", "were not run"),
-    }
-    counts = {status: sum(row.status == status for row in rows) for status in verbs}
-    parts = [count(counts[status], *words) for status, words in verbs.items() if counts[status]]
-    return f"{count(len(rows), 'statement')}. {', '.join(parts)}."
+def _one_verdict_each(rows: Sequence[Row]) -> list[str]:
+    """One line and one verdict for each claim, and the number of its statements with each verdict."""
+    statuses = (HOLDS[True], HOLDS[False], HOLDS[None], NOT_RUN)
+    of_the_paper = [row for row in rows if row.about == KINDS[0]]
+    lines = [
+        "One verdict for each claim. A claim *holds* if all its statements hold, and *holds in part* if some do. "
+        "Statements that were not run do not count. Neither do statements that the paper does not make, nor checks of "
+        'our own runs (such as "every best learning rate lies inside of its grid").',
+        "",
+        "| | claim | verdict | statements that hold | do not hold | undecided | not run |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for claim, words in PAPER.items():
+        mine = [row for row in of_the_paper if row.claim == claim]
+        counts = [str(sum(row.status == status for row in mine)) for status in statuses]
+        link = f"[{claim}](#{claim.lower()})"
+        lines.append(markdown_row((link, f"{words}.", f"**{verdict_on_claim(mine)}**", *counts)))
+    others = len(rows) - len(of_the_paper)
+    return [*lines, "", f"{count(len(of_the_paper), 'statement')} of the paper, and {others} others, in tables below."]
 
 
 def write_claims(records: Path, to: Path | None) -> list[Row]:
