@@ -32,8 +32,8 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 # Every room, from the ground up. A room imports only rooms that stand on a line above its own.
 ORDER = [
-    {"groups", "layout", "parameters", "polar", "quadrature", "reference", "rules", "shrinkage", "sinks"},
-    {"distributed", "finish", "formats", "scopes", "solver"},
+    {"layout", "parameters", "polar", "quadrature", "reference", "rules", "shrinkage", "sinks"},
+    {"distributed", "finish", "formats", "groups", "scopes", "solver"},
     {"options"},
     {"backends"},
     {"window"},
@@ -118,12 +118,11 @@ def test_all_modules_together_are_short():
     assert sum(len(path.read_text().splitlines()) for path in FILES) <= 4900
 
 
-@pytest.fixture(scope="module")
-def steady_step():
+def calls_of_a_step(kind):
     """The code objects of the library that one step enters, in order, once for each call."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2))
-    optimizer = GGT(model.parameters())
+    optimizer = kind(model.parameters())
     entered, generators = [], set()
 
     def note(frame, event, _):
@@ -145,6 +144,17 @@ def steady_step():
     return entered
 
 
+@pytest.fixture(scope="module")
+def steady_step():
+    return calls_of_a_step(GGT)
+
+
+def named(calls):
+    """file:function of each call, without comprehensions."""
+    names = [f"{Path(code.co_filename).relative_to(SOURCE).as_posix()}:{code.co_qualname}" for code in calls]
+    return [name for name in names if not name.endswith(">")]
+
+
 def test_a_step_is_few_calls_of_short_functions_in_few_files(steady_step):
     functions = set(steady_step)
     assert 0 < len(steady_step) <= 45
@@ -156,9 +166,12 @@ def test_a_step_is_few_calls_of_short_functions_in_few_files(steady_step):
 
 def test_the_trace_on_the_page_is_the_trace_of_a_step(steady_step):
     written = re.findall(r"^\d+\. `([^`]+)`", PAGE, re.MULTILINE)
-    names = [f"{Path(code.co_filename).relative_to(SOURCE).as_posix()}:{code.co_qualname}" for code in steady_step]
-    assert written == [name for name in names if not name.endswith(">")]  # no comprehensions
-    assert f"enters {len(written)} functions in {len({name.split(':')[0] for name in names})} files" in PAGE
+    assert written == named(steady_step)
+    assert f"enters {len(written)} functions in {len({name.split(':')[0] for name in written})} files" in PAGE
+    by_default = set(named(calls_of_a_step(torch_ggt.GGT)))
+    files = {name.split(":")[0] for name in by_default}
+    assert f"{len(by_default)} functions in {len(files)} files: `shrinkage.py`" in PAGE
+    assert len(by_default) <= 45
 
 
 def test_the_signature_of_ggt_has_the_defaults_of_the_table():

@@ -58,17 +58,6 @@ def test_the_gram_does_not_drift():
     assert (window.gram - exact).abs().max() <= 1e-13 * exact.abs().max()
 
 
-def test_reset_forgets_everything():
-    window = Window(3, 4)
-    row = torch.randn(4)
-    window.push(row, window.measure(row), betas=(0.9, 1.0))
-    window.reset()
-    assert int(window.count) == int(window.position) == 0
-    assert not window.rows.any()
-    assert not window.gram.any()
-    assert not window.push(torch.zeros(4), window.measure(torch.zeros(4)), betas=(0.9, 1.0)).any()
-
-
 def test_momentum_coefficients_survive_underflow():
     """β₂^age underflows to zero for small β₂ and old rows: such a row weighs nothing, and is not 0/0."""
     window = Window(400, 2, dtype=torch.float64)

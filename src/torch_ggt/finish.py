@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 
 from torch_ggt.parameters import Member, describe
 from torch_ggt.polar import polar
@@ -173,7 +174,9 @@ class Polar(Averaged):
         return self if len(shape) > 1 and all(shape) else _ADAM
 
     def problem(self, parameter: Tensor, options: Mapping[str, Any]) -> str | None:
-        """Complex numbers, and rows that do not divide."""
+        """Complex numbers, rows that do not divide, and no rows yet."""
+        if is_lazy(parameter):
+            return "has no shape yet; run the model once before"
         if parameter.is_complex():
             return "is complex, and a polar factor is made of real matrices; give it a param group with finish='adam'"
         if self.of(tuple(parameter.shape)) is self:

@@ -3,7 +3,6 @@
 import copy
 import functools
 import sys
-import warnings
 import weakref
 from types import FrameType
 from typing import Any
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
-from torch_ggt.parameters import Group
+from torch_ggt.parameters import Group, warn
 from torch_ggt.state.checks import FORMAT_KEY, FORMAT_VERSION, PART_KEY, check_form
 
 __all__ = ["PREFIX", "FrontEnd", "attach", "groups_of"]
@@ -50,9 +49,15 @@ class FrontEnd:
 
     def __init__(self, whitening: Any, optimizers: tuple[Optimizer, ...]) -> None:  # noqa: ANN401 - a Whitening
         self.whitening = whitening
-        self.optimizers = optimizers
+        self._optimizers = [weakref.ref(optimizer) for optimizer in optimizers]
         self.waiting: dict[int, list[tuple[weakref.ref[Tensor], int]]] = {}
         self.loaded: dict[int, dict[str, Any]] = {}
+
+    @property
+    def optimizers(self) -> tuple[Optimizer, ...]:
+        """Those that still exist. Their hooks hold this object; it must not hold them, or nothing would be freed."""
+        found = (itself() for itself in self._optimizers)
+        return tuple(optimizer for optimizer in found if optimizer is not None)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"whitening": self.whitening, "optimizers": self.optimizers}
@@ -98,9 +103,14 @@ class FrontEnd:
                 "whiten: optimizers that share a window load their states together, and the state of "
                 f"{', '.join(type(o).__name__ for o in self.optimizers if id(o) not in self.loaded)} is missing"
             )
-        gradients = _gradients(optimizer)
-        if not gradients:  # a frozen model has no round
+        if all(p.grad is None for p in _parameters(optimizer)):  # a frozen model has no round
             return
+        if len(self._optimizers) == 1:  # nobody else has whitened these gradients
+            self._follow()
+            _unscale(optimizer)
+            self.whitening()
+            return
+        gradients = _gradients(optimizer)
         whitened = self.waiting.pop(id(optimizer), [])
         if _untouched(whitened, optimizer):
             return
@@ -112,7 +122,8 @@ class FrontEnd:
                 "once for each."
             )
         for late in self.optimizers:
-            if _untouched(self.waiting.get(id(late), []), late):
+            held = {id(g) for ref, _ in self.waiting.get(id(late), []) if (g := ref()) is not None}
+            if not held.isdisjoint(id(p.grad) for p in _parameters(late)):  # backward may have added to them since
                 raise RuntimeError(
                     f"whiten: {type(late).__name__} shares a window with {name} but has not stepped since its "
                     "gradients were whitened. Step each of them once in a round, or call whiten once for each of them."
@@ -152,9 +163,8 @@ class FrontEnd:
             return
         options = {k: v for k, v in self.whitening.param_groups[0].items() if k not in ("params", "param_names")}
         self.whitening.param_groups = [{**options, **group} for group in groups_of(self.optimizers)]
-        gone = [self.whitening.state.pop(known[key], {}) for key in known.keys() - current]
-        if any("gram" in entry for entry in gone):  # the rows of the other parameters are worth nothing without it
-            self.whitening.state.clear()
+        for key in known.keys() - current:
+            self.whitening.state.pop(known[key], None)
 
     # ---- saving and loading ----------------------------------------------------------------------------------------
 
@@ -174,7 +184,9 @@ class FrontEnd:
 
     def before_load(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
         """Take the whitening's state out of what the optimizer loads; refuse it before anything is changed."""
-        check_form(state_dict)
+        foreign = _foreign(state_dict)
+        own = {k: v for k, v in state_dict["state"].items() if k not in foreign} if foreign else {}
+        check_form({**state_dict, "state": own} if foreign else state_dict)
         groups = state_dict["param_groups"]
         if _MARK in groups[0] and PREFIX + "window" not in groups[0]:
             raise ValueError(_FLATTENED)
@@ -194,6 +206,9 @@ class FrontEnd:
         state = {}
         places = dict(zip(_indices(groups), _parameters(optimizer), strict=False))
         for index, entry in state_dict["state"].items():
+            if index in foreign:
+                state[index] = entry
+                continue
             own = {key: value for key, value in entry.items() if not str(key).startswith(PREFIX)}
             ours = {key.removeprefix(PREFIX): entry[key] for key in entry.keys() - own.keys()}
             if own or not ours:
@@ -210,7 +225,7 @@ class FrontEnd:
         groups = [{key: v for key, v in g.items() if not key.startswith(PREFIX) or key == _MARK} for g in groups]
         return {**state_dict, "state": state, "param_groups": groups}
 
-    def after_load(self) -> None:
+    def after_load(self, _: Optimizer) -> None:
         """Load the whitening's state, once all optimizers have loaded their states."""
         if len(self.loaded) < len(self.optimizers):
             return
@@ -220,9 +235,7 @@ class FrontEnd:
         if saved:
             self.whitening.load_state_dict(whole)
             return
-        warnings.warn(
-            "whiten: this state was saved by an optimizer that was not whitened; the window starts empty", stacklevel=3
-        )
+        warn("whiten: this state was saved by an optimizer that was not whitened; the window starts empty")
         self.whitening.state.clear()
 
     def _put_together(self) -> dict[str, Any]:
@@ -249,6 +262,16 @@ def _parameters(optimizer: Optimizer) -> list[Tensor]:
 def _indices(packed_groups: list[Group]) -> list[Any]:
     """The keys of the parameters in a state_dict, in the order of the parameters."""
     return [index for group in packed_groups for index in group["params"]]
+
+
+def _foreign(state_dict: Any) -> set[Any]:  # noqa: ANN401 - anything that a file can hold
+    """The keys of what an optimizer keeps for no parameter, as MADGRAD its count of steps; torch loads it as it is."""
+    try:
+        named, state = set(_indices(state_dict["param_groups"])), state_dict["state"]
+        ours = {k for k, v in state.items() if isinstance(v, dict) and any(str(key).startswith(PREFIX) for key in v)}
+        return set(state) - named - ours
+    except (AttributeError, KeyError, TypeError):
+        return set()  # `check_form` says what is wrong
 
 
 def _gradients(optimizer: Optimizer) -> list[tuple["weakref.ref[Tensor]", int]]:
@@ -300,20 +323,33 @@ def attach(optimizer: Optimizer, front: FrontEnd) -> None:
     for options in (optimizer.defaults, *optimizer.param_groups):
         options[_MARK] = FORMAT_VERSION
     optimizer.register_step_pre_hook(front.before_step)
-    optimizer.register_state_dict_post_hook(front.after_state_dict)
-    kind = type(optimizer)
+    optimizer.register_state_dict_post_hook(front.after_state_dict, prepend=True)  # inside the user's hooks
+    kind, itself = type(optimizer), weakref.ref(optimizer)  # no cycle: ``del optimizer`` frees the window
 
     def load_state_dict(state_dict: dict[str, Any]) -> None:
-        # Not by torch's hooks: an optimizer with a load_state_dict of its own may look at the whole state_dict again.
-        own = front.before_load(optimizer, state_dict)
+        optimizer = _alive(itself)
+        own_way = kind.load_state_dict is not Optimizer.load_state_dict
         try:
-            kind.load_state_dict(optimizer, own)
+            if own_way:  # it may look at the whole state_dict again: hooks of torch would come too late
+                kind.load_state_dict(optimizer, front.before_load(optimizer, state_dict))
+            else:  # closest to torch's own loading: the user's hooks see what the user has saved
+                handles = (
+                    optimizer.register_load_state_dict_pre_hook(front.before_load),
+                    optimizer.register_load_state_dict_post_hook(front.after_load, prepend=True),
+                )
+                try:
+                    kind.load_state_dict(optimizer, state_dict)
+                finally:
+                    for handle in handles:
+                        handle.remove()
         except BaseException:
             front.loaded.pop(id(optimizer), None)
             raise
-        front.after_load()
+        if own_way:
+            front.after_load(optimizer)
 
     def deep_copy(memo: dict[int, Any]) -> Optimizer:
+        optimizer = _alive(itself)
         twin = kind.__new__(kind)
         memo[id(optimizer)] = twin
         twin.__setstate__(copy.deepcopy(kind.__getstate__(optimizer), memo))
@@ -321,17 +357,23 @@ def attach(optimizer: Optimizer, front: FrontEnd) -> None:
         return twin
 
     def reduce(_: Any) -> tuple[Any, ...]:  # noqa: ANN401 - the protocol
-        return _hollow, (kind,), (kind.__getstate__(optimizer), front)
+        return _hollow, (kind,), (kind.__getstate__(_alive(itself)), front)
 
     def consolidate_state_dict(to: int = 0) -> None:
         """Put what is split over ranks together on rank ``to``; every rank must call this. Lightning does."""
         if hasattr(kind, "consolidate_state_dict"):  # the optimizer splits its own state, too
-            kind.consolidate_state_dict(optimizer, to)
+            kind.consolidate_state_dict(_alive(itself), to)
         front.whitening.consolidate_state_dict(to)
 
     copies = {"__deepcopy__": deep_copy, "__reduce_ex__": reduce}
     saving = {"load_state_dict": load_state_dict, "consolidate_state_dict": consolidate_state_dict}
     optimizer.__dict__.update(copies | saving)
+
+
+def _alive(itself: "weakref.ref[Optimizer]") -> Optimizer:
+    optimizer = itself()
+    assert optimizer is not None  # its own method was called
+    return optimizer
 
 
 def _hollow(kind: type[Optimizer]) -> Optimizer:
@@ -344,7 +386,7 @@ def _hollow(kind: type[Optimizer]) -> Optimizer:
 def _restore(optimizer: Optimizer, state: tuple[dict[str, Any], FrontEnd]) -> None:
     """Finish an optimizer that was unpickled."""
     plain, front = state
-    if all(known is not optimizer for known in front.__dict__.get("optimizers", [optimizer])):
+    if "whitening" in vars(front) and all(known is not optimizer for known in front.optimizers):
         raise TypeError(
             f"whiten: a shallow copy of this {type(optimizer).__name__} would lose its whitening; use copy.deepcopy, "
             "or make a new optimizer, whiten it, and load the state_dict"

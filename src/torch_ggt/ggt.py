@@ -69,7 +69,7 @@ class GGT(FullMatrixOptimizer):
             makes too long is cut to the length that is promised, which needs its length over all ranks.
         shrinkage: q: whiten by (1 - q)·M + q·tr(M)·I instead of M = GᵀG. "auto" takes the share of noise in the window
             (`torch_ggt.shrinkage.noise_share`); 0 is the paper; 1 leaves the direction as it is.
-        nesterov: precondition the look-ahead g + β₁v.
+        nesterov: take the look-ahead g + β₁v: before the matrix with momentum in the window, after it with gradients.
         adjust_lr_fn: "match_rms_adamw" multiplies the step by 0.2·√d, so that learning rates tuned for AdamW carry
             over; "original" is the paper's step; "mean" divides GGᵀ by the (decayed) number of rows; "keep_norm" gives
             the step the length of the vector that was preconditioned. With a finish, which sees to the length itself,

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.parameter import is_lazy
 
-__all__ = ["param_groups"]
+from torch_ggt.parameters import Group
 
-Group = dict[str, Any]
+__all__ = ["param_groups"]
 
 _KINDS = {  # kind: (role, whether it decays)
     **dict.fromkeys(("linear", "recurrent", "qkv", "gate, up"), ("matrix", True)),

@@ -1,12 +1,16 @@
-"""What a parameter is called in an error, and which parameters cannot be stepped."""
+"""What a parameter is called in an error, which parameters cannot be stepped, and whose line a warning names."""
 
+import sys
+import warnings
 from collections.abc import MutableMapping
-from typing import Any
+from types import FrameType
+from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 
-__all__ = ["Group", "Member", "State", "check_dense", "common_device", "describe"]
+__all__ = ["Group", "Member", "State", "check_dense", "common_device", "describe", "warn"]
 
 Group = dict[str, Any]
 """A param group: its options, and its parameters under "params"."""
@@ -21,7 +25,7 @@ def describe(group: Group, parameter: Tensor, *, shape: bool = True) -> str:
     named = "param_names" in group
     index = next((i for i, p in enumerate(group.get("params", ())) if p is parameter), None)
     words = f"parameter {group['param_names'][index]!r}" if named else f"parameter {index} of its group"
-    if not shape:
+    if not shape or is_lazy(parameter):
         return words
     return f"{words} of shape {tuple(parameter.shape)}" if named else f"{words}, of shape {tuple(parameter.shape)},"
 
@@ -54,3 +58,14 @@ def common_device(members: list[Member]) -> torch.device:
     if "mps" in devices:
         raise RuntimeError("torch_ggt: the Gram matrix is float64, which the mps device does not have; use the CPU")
     return device
+
+
+def warn(message: str) -> None:
+    """Warn, and name the nearest line that is neither of torch nor of this package.
+
+    How many frames lie between depends on the scheduler, the hooks and the scaler that surround a step.
+    """
+    level, frame = 2, cast(FrameType | None, sys._getframe(1))
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("torch", "torch_ggt"):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, stacklevel=level)

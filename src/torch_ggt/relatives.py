@@ -39,6 +39,12 @@ class _Relative(FullMatrixOptimizer):
             )
         super().__init__(params, **{"adjust_lr_fn": "original", **given, **own})
 
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a param group; its rule is that of the member."""
+        if param_group.get("history", self.defaults["history"]) != self.defaults["history"]:
+            raise ValueError(f"{type(self).__name__}: a param group cannot have history={param_group['history']!r}")
+        super().add_param_group(param_group)
+
 
 def _fraction(member: str, name: str, value: Any, *, or_zero: bool = False) -> float:  # noqa: ANN401 - of a user
     """A number between 0 and 1, or the text of one."""

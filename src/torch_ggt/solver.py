@@ -48,7 +48,9 @@ def coefficients(
         tensor([0.3333, 0.2500], dtype=torch.float64)
     """
     check_solver(solver, jitter)
-    return solve(moment, rhs, eps=eps, jitter=jitter, solver=solver, tolerance=tolerance)
+    if moment.is_complex() or rhs.is_complex() or not eps >= 0:
+        raise ValueError(f"moment and rhs must be real and eps ≥ 0, got {moment.dtype}, {rhs.dtype}, eps={eps}")
+    return solve(moment.double(), rhs.double(), eps=eps, jitter=jitter, solver=solver, tolerance=tolerance)
 
 
 def solve(moment: Tensor, rhs: Tensor, *, eps: float, jitter: float, solver: str, tolerance: float) -> Tensor:
@@ -92,6 +94,8 @@ def apply_inverse_root(
     if rows.ndim != 2 or vector.shape != rows.shape[1:]:
         raise ValueError(f"rows must have shape (r, d) and vector (d,), got {tuple(rows.shape)}, {tuple(vector.shape)}")
     check_solver(solver, jitter)
+    if rows.is_complex() or vector.is_complex():
+        raise ValueError(f"rows and vector must be real, got {rows.dtype} and {vector.dtype}: use view_as_real")
     G, v = rows.double().t(), vector.double()
     M = G.t() @ G
     solve = functools.partial(coefficients, M, jitter=jitter, solver=solver)

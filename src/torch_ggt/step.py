@@ -14,7 +14,6 @@ Data goes one way. A gradient that is not finite shows in k before anything is w
 """
 
 import copy
-import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any, overload
@@ -28,7 +27,7 @@ from torch_ggt.distributed.columns import Columns, existing_group
 from torch_ggt.finish import finished
 from torch_ggt.memory import check_host_rows
 from torch_ggt.options import OPTIONS, check, check_agreement, check_flag
-from torch_ggt.parameters import Group
+from torch_ggt.parameters import Group, warn
 from torch_ggt.sinks import Gradients, Parameters
 from torch_ggt.state import checks, saved
 from torch_ggt.state.block import Block, nonfinite_message
@@ -259,7 +258,7 @@ class FullMatrixOptimizer(Optimizer):
         self._live.count_skipped(~taken)
         if host_sees and self.warns and not self._warned:
             self._warned = True
-            warnings.warn(_SKIPPED_BY_FINISH if finishing else _SKIPPED, stacklevel=7 + finishing)
+            warn(_SKIPPED_BY_FINISH if finishing else _SKIPPED)
         return host_sees
 
     # ---- looking ---------------------------------------------------------------------------------------------------

@@ -18,14 +18,15 @@ The state of the window travels in the ``state_dict`` of the optimizer. `Whiteni
 
 import difflib
 import inspect
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import torch
 from torch.optim.optimizer import Optimizer, ParamsT
 
 from torch_ggt.front_end import PREFIX, FrontEnd, attach, groups_of
 from torch_ggt.memory import Memory, memory_of
-from torch_ggt.options import check_flag, window_decay
+from torch_ggt.options import OPTIONS, check_flag, window_decay
+from torch_ggt.parameters import Group
 from torch_ggt.sinks import Gradients
 from torch_ggt.step import FullMatrixOptimizer
 
@@ -108,6 +109,11 @@ class Whitening(FullMatrixOptimizer):
             cuda_graph=cuda_graph,
         )
 
+    def add_param_group(self, param_group: Group) -> None:
+        """Add a param group. What it says of a step (maximize, finish, …) is for the optimizer that comes after."""
+        ours = {"window", "window_dtype", "scope", "eps", "jitter", "shrinkage", "solver"}
+        super().add_param_group({k: v for k, v in param_group.items() if k in ours or k not in OPTIONS})
+
     @classmethod
     def memory(
         cls,
@@ -142,12 +148,38 @@ class Whitening(FullMatrixOptimizer):
 _OWN_LENGTH = ("betas", "rho", "beta2_decay", "ns_steps", "initial_accumulator_value", "matrix_eps", "etas")
 
 
+_One = TypeVar("_One", bound=Optimizer)
+
+
+@overload
+def whiten(
+    optimizer: _One,
+    /,
+    *,
+    window: int = 20,
+    keep_norm: bool | None = None,
+    **options: Any,  # noqa: ANN401 - see Whitening
+) -> _One: ...
+
+
+@overload
+def whiten(
+    first: Optimizer,
+    second: Optimizer,
+    /,
+    *others: Optimizer,
+    window: int = 20,
+    keep_norm: bool | None = None,
+    **options: Any,  # noqa: ANN401 - see Whitening
+) -> tuple[Optimizer, ...]: ...
+
+
 def whiten(
     *optimizers: Optimizer,
     window: int = 20,
     keep_norm: bool | None = None,
-    **options: Any,  # noqa: ANN401 - see Whitening
-) -> Any:  # noqa: ANN401 - what was given
+    **options: Any,
+) -> Any:
     """Make an optimizer full-matrix: its gradients are whitened before it uses them.
 
     The optimizer keeps its class, its learning rate, its schedulers and its own state. Several optimizers share one
@@ -226,7 +258,10 @@ def _check_optimizer(optimizer: Any) -> None:  # noqa: ANN401 - anything a user 
             "whiten: SparseAdam takes sparse gradients alone, and a full matrix needs dense ones; use it as it is, and "
             "whiten the optimizer of the other parameters"
         )
-    if any(str(key).startswith(PREFIX) for entry in optimizer.state.values() for key in entry):
+    if not hasattr(optimizer, "_optimizer_state_dict_post_hooks"):  # a wrapper that did not call Optimizer.__init__
+        raise TypeError(f"whiten: {name} wraps an optimizer and has no hooks; whiten the optimizer inside it")
+    entries = [entry for entry in optimizer.state.values() if isinstance(entry, dict)]
+    if any(str(key).startswith(PREFIX) for entry in entries for key in entry):
         raise ValueError(
             f"whiten: this {name} has loaded the state of a whitened optimizer before it was whitened, and torch has "
             "rounded the window to the dtype of the parameters. Make a new optimizer, whiten it first, and then load "

@@ -285,8 +285,3 @@ class Window:
             return [(slice(left, right), 1.0)]
         runs = zip(column_slices(self.runs), self.weights[:, 0].tolist(), strict=True)
         return [(run, weight) for run, weight in runs if left <= run.start and run.stop <= right]
-
-    def reset(self) -> None:
-        """Forget every row, in place: the hard window of the paper's theory."""
-        for name in Part.__slots__:
-            getattr(self, name).zero_()

@@ -308,7 +308,7 @@ def raised():
 def test_an_error_on_every_rank(raised, name):
     _, words = CASES[name]
     for by_rank, expected in zip(raised, words, strict=True):
-        assert "GGT" in by_rank[name] or name.startswith("no_memory")
+        assert by_rank[name].startswith(SKIPPED) or "torch_ggt" in by_rank[name] or name.startswith("no_memory")
         assert expected in by_rank[name]
         assert "OUT OF STEP" not in by_rank[name]
 

@@ -18,7 +18,7 @@ from torch.autograd.graph import increment_version
 
 from torch_ggt.finish import Custom
 from torch_ggt.options import OPTIONS, plain
-from torch_ggt.parameters import Group
+from torch_ggt.parameters import Group, warn
 from torch_ggt.sinks import Gradients
 
 __all__ = ["StepGraph"]
@@ -129,10 +129,9 @@ class StepGraph:
                         "torch_ggt: the step could not be captured as a CUDA graph, and torch could not end the "
                         "capture. Start anew, without cuda_graph=True."
                     ) from error
-                warnings.warn(
+                warn(
                     f"torch_ggt: the step could not be captured as a CUDA graph ({type(error).__name__}: {error}); "
-                    "going on without one",
-                    stacklevel=7,
+                    "going on without one"
                 )
                 return None
             graph.capture_end()

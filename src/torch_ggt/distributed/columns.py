@@ -207,6 +207,11 @@ Columns = Local
 
 def choose(process_group: Any, parameters: Sequence[Any]) -> Columns:  # noqa: ANN401 - a ProcessGroup or None
     """The columns of these parameters: over the group that was given, over the ranks of DTensors, or all here."""
+    if any(getattr(parameter, "_fsdp_flattened", False) for parameter in parameters):
+        raise TypeError(
+            "torch_ggt: these parameters are flat shards of FullyShardedDataParallel (FSDP1), which do not say what of "
+            "the model is on which rank. Use fully_shard (FSDP2), or DistributedDataParallel and process_group='world'"
+        )
     if process_group is not None:
         return Sharded(process_group, split=True)
     meshes = [parameter.device_mesh for parameter in parameters if is_dtensor(parameter)]

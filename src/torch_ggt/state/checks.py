@@ -5,7 +5,6 @@ each Gram matrix K must satisfy zᵀ K z = ‖Wᵀ z‖² for a few vectors z, b
 have the sum that was saved with it (`sums`). Both leave the optimizer and the saved state alone.
 """
 
-import warnings
 import zlib
 from collections.abc import Iterator
 from numbers import Real
@@ -19,7 +18,7 @@ from torch_ggt.distributed.columns import Columns
 from torch_ggt.distributed.pieces import whole
 from torch_ggt.formats import Format, row_format
 from torch_ggt.options import FIXED, OPTIONS, check, check_agreement, plain, same
-from torch_ggt.parameters import Group, Member, describe
+from torch_ggt.parameters import Group, Member, describe, warn
 from torch_ggt.rules import RULES, Rule
 from torch_ggt.scopes import matrices
 from torch_ggt.state.block import MATRIX_KEYS, matrix_key, parameter_keys, small_shapes
@@ -135,7 +134,7 @@ def check_loadable(state_dict: dict[str, Any], groups: list[Group], columns: Col
     for number, group in enumerate(saved_groups):
         if OPTIONS_KEY in group and group[OPTIONS_KEY] != digest_of_options(group):
             options = ", ".join(f"{name}={group[name]!r}" for name in OPTIONS if name in group)
-            warnings.warn(_EDITED.format(number, options), stacklevel=2)
+            warn(_EDITED.format(number, options))
     small: list[Tensor] = []
     counts = []
     for matrix, indices in _matrices(state_dict, groups):
@@ -330,7 +329,7 @@ def _check_sums(saved_groups: list[Group], entries: list[dict[str, Any]]) -> Non
     version = min(group[FORMAT_KEY] for group in saved_groups)
     if version < _WITH_SUMS:
         if entries:
-            warnings.warn(_WITHOUT_SUMS.format(version), stacklevel=2)
+            warn(_WITHOUT_SUMS.format(version))
     elif len({SUMS_KEY in entry for entry in entries}) > 1:
         raise ValueError(f"torch_ggt: the saved state is incomplete: some parameters have {SUMS_KEY!r}. {_AS_IT_WAS}")
 
@@ -396,5 +395,5 @@ def check_rows(state_dict: dict[str, Any], groups: list[Group], columns: Columns
             problem = "does not have the sums that were saved with it" if number % 2 else "is not finite"
             raise ValueError(
                 f"torch_ggt: the saved state of {describe(group, parameter)} {problem}: it was damaged, or belongs to "
-                f"another parameter. {_AS_IT_WAS} Load an older file."
+                f"another one. {_AS_IT_WAS} Load an older file; a hook that moves state must pop {SUMS_KEY!r} from it."
             )

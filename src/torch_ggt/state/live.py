@@ -7,7 +7,6 @@ exchange comes first, in which all ranks must agree.
 """
 
 import functools
-import warnings
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ from torch_ggt.distributed.agreement import Claim, digest
 from torch_ggt.distributed.columns import Columns, Local, choose
 from torch_ggt.formats import row_format
 from torch_ggt.options import FIXED, OPTIONS, RANKS, check_agreement, check_changes, plain
-from torch_ggt.parameters import Group, Member, State, check_dense, common_device, describe
+from torch_ggt.parameters import Group, Member, State, check_dense, common_device, describe, warn
 from torch_ggt.scopes import matrices
 from torch_ggt.sinks import Gradients, Parameters
 from torch_ggt.state.block import Block
@@ -32,8 +31,7 @@ _MENDED = (
 )
 _PART = (
     "torch_ggt: this optimizer was pickled by {theirs} and holds only the part of the window of that rank; this is "
-    "{ours}. "
-    "A process group cannot be pickled: make a new optimizer with process_group=..., and load a state_dict() into it."
+    "{ours}. A process group cannot be pickled: make an optimizer with process_group=..., and load a state_dict()."
 )
 
 
@@ -189,7 +187,8 @@ class LiveState:
 
         The Gram matrices are compared with the rows, unless they were ``checked``.
         """
-        drafts: list[Block] = []
+        drafts, divided = list[Block](), bool(self._spares)
+        self._hand_over(state)
 
         def claim() -> Claim:
             if problem is not None:
@@ -206,12 +205,25 @@ class LiveState:
         self.columns.agree(claim)
         for draft in drafts:
             if draft.allotted:
-                _fill(draft, state, checked=checked)
+                _fill(draft, state, checked=checked, divided=divided)
         for draft in drafts:  # only now: a failure above leaves the state as it was
             _publish(draft, state)
         renewed = {id(block): draft for block, draft in zip(blocks, drafts, strict=True)}
         self.blocks = [renewed.get(id(block), block) for block in self.blocks]
         self._spares = []
+
+    def _hand_over(self, state: State) -> None:
+        """Give what a matrix has once to its next parameter, where its holder has left or has lost all of its state."""
+        here = {id(p) for block in self.blocks for _, p in block.members}
+        for block in [*self.blocks, *self._spares]:
+            entries = {id(p): entry for p, entry in block.entries}
+            left = {id(p) for p, entry in block.entries if id(p) in here and state.get(p) is entry}
+            for index, matrix in enumerate(block.allotted_matrices if block.allotted else ()):
+                holder = next((id(p) for _, p in matrix if "gram" in entries.get(id(p), ())), None)
+                heir = next((p for _, p in matrix if id(p) in left and "window" in state[p]), None)
+                if heir is not None and holder is not None and holder not in left:
+                    keys = block.tensors_of_matrix(index).keys() & entries[holder].keys()
+                    state[heir] |= {key: entries[holder].pop(key) for key in keys}
 
 
 def _look(block: Block, state: State) -> tuple[bool, bool]:
@@ -315,7 +327,7 @@ def _owner(matrix: list[Member], state: State) -> Tensor:
     return matrix[0][1] if owner is None else owner
 
 
-def _fill(block: Block, state: State, *, checked: bool) -> None:
+def _fill(block: Block, state: State, *, checked: bool, divided: bool) -> None:
     """Copy what the state says into the flat tensors; what it does not say is zero."""
     resumed = False
     for index, (_, parameter) in enumerate(block.allotted):
@@ -338,8 +350,8 @@ def _fill(block: Block, state: State, *, checked: bool) -> None:
         # Integers of blocks that were cut otherwise are rounded anew, so that their Gram matrix is another one.
         if resumed and (window.format.coded or not checked) and _mended(window, block.columns):
             complete = all("window" in state.get(p, {}) for _, p in block.members)
-            if complete and not checked:
-                warnings.warn(_MENDED, stacklevel=2)
+            if complete and not (checked or divided):  # without some parameters it is another Gram matrix
+                warn(_MENDED)
 
 
 def _local(block: Block, index: int, stored: Tensor) -> Tensor:

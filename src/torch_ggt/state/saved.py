@@ -93,6 +93,8 @@ def snapshot(
             entry |= {key: piece.present(part) for key, part in parts.items()}
         state[index] = entry
     named = [{**group, "finish": plain(group["finish"])} for group in state_dict["param_groups"]]
+    if copies:  # a scheduler changes a tensor lr in place
+        named = [{k: v.clone() if isinstance(v, Tensor) else v for k, v in group.items()} for group in named]
     if copies and state:
         named = [{**group, OPTIONS_KEY: digest_of_options(group)} for group in named]
     found = {**state_dict, "state": state, "param_groups": named}
