@@ -18,7 +18,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 from ggt_lab.optimizers.paper_ggt import PaperGGT as GGT
-from torch_ggt import GGT, Whitening, whiten
+from torch_ggt import Whitening, whiten
 from torch_ggt.shrinkage import noise_share
 from torch_ggt.state import saved as saving
 

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import os
 import subprocess
 import sys
@@ -15,7 +16,9 @@ import torch_ggt
 from ggt_lab.cli import terminal
 from ggt_lab.cli.commands import run_command
 from ggt_lab.cli.known_names import known_names, live_names
+from ggt_lab.cli.spectrum_command import _show_numbers
 from ggt_lab.optimizers.specs import NOT_RACED
+from torch_ggt.spectrum import Diagnosis
 
 WIDE = {**os.environ, "COLUMNS": "140"}
 
@@ -81,6 +84,8 @@ def test_race_on_a_file_made_from_the_template(tmp_path):
         (("race", "logistic", "--lrs", 0, 0.1), "learning rates must be positive"),
         (("race", "logistic", "--optimizers", "SGD(momentun=0.9)"), "momentun"),
         (("race", "logistic", "--optimizers", "GGT(window_dtype='bflot16')"), "'bflot16' is no format of rows"),
+        (("race", "logistic", "--optimizers", "soap(a=1)"), "package pytorch_optimizer: write pytorch_optimizer.SOAP"),
+        (("race", "logistic", "--optimizers", "whiten(Shampoo)"), "write pytorch_optimizer.Shampoo"),
         (("race", "logistic", "--optimizers", "LBFGS"), "evaluates one batch several times"),
         (("race", "logistic", "--out", "afile/x", "--steps", 1, "--lrs", 1), "afile"),
     ],
@@ -104,6 +109,12 @@ def test_a_missing_package_is_named_with_its_extra(arguments, package, extra, tm
     said = failing(*arguments, cwd=tmp_path, monkeypatch=monkeypatch, capsys=capsys)
     assert package in said
     assert f"pip install 'torch-ggt[{extra}]'" in said
+
+
+def test_an_optimizer_of_a_package_that_is_not_installed_says_how_to_install_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "pytorch_optimizer", None)
+    race = ("race", "logistic", "--optimizers", "SOAP")
+    assert "pip install pytorch_optimizer" in failing(*race, cwd=tmp_path, monkeypatch=monkeypatch, capsys=capsys)
 
 
 @pytest.mark.parametrize("where", ["import", "loss", "syntax", "exit"])
@@ -145,6 +156,8 @@ def test_race_spectrum_report(tmp_path):
     assert "no window of its own" in done.stdout
     told = done.stdout[done.stdout.index("GGT(window=5) on logistic, lr") :].splitlines()
     assert told[1].startswith(("Worth a race", "Little", "Nothing can be said"))  # the verdict comes first
+    assert any(line.startswith("Noise: ") for line in told)
+    assert any("effective rank" in line for line in told)
     assert len(list((tmp_path / "r").glob("spectrum-logistic-*.json"))) == 2
     done = ggt("report", "r", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -181,6 +194,7 @@ def test_what_needs_no_torch_does_not_import_it(words):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=without_width)
     assert done.stdout.rstrip().endswith("imported []"), done.stderr
     assert len(done.stdout.splitlines()) > 1
+    assert (words == ["--help"]) == ("--version" in done.stdout)
     if words == ["--version"]:
         assert done.stdout.startswith(f"torch-ggt {torch_ggt.__version__}, torch {torch.__version__}, Python 3.")
 
@@ -191,6 +205,32 @@ def test_the_list_is_the_list():
     assert NOT_RACED.keys() == {"LBFGS", "SparseAdam"}  # the list says these two
     content = json.loads(resources.files("ggt_lab.cli").joinpath("known_names.json").read_text())
     assert content["versions"] == {"torch-ggt": torch_ggt.__version__, "torch": "2.13"}
+
+
+@pytest.mark.parametrize(("noise", "dropped"), [(0.37, 0), (math.nan, 3)])
+def test_the_numbers_of_a_spectrum_are_a_table(noise, dropped, monkeypatch, capsys):
+    monkeypatch.setattr(terminal, "_console", None)
+    by_window = {1: 0.5, 5: 0.96, 10: 1.0}
+    numbers = Diagnosis(
+        *("gradient", 20, 10, 8, 4),
+        **{
+            "condition": 12345.6,
+            "condition_max": 2e4,
+            "condition_isotropic": 1.5,
+            "dropped": dropped,
+            "rounding": 1e-9,
+        },
+        **{"effective_rank": 4.0, "effective_rank_isotropic": 9.0, "stable_rank": math.nan, "cosine_diagonal": 0.8},
+        **{"cosine_sgd": 0.7, "cosine_sgd_isotropic": 0.9, "cosine_by_window": by_window, "noise": noise},
+    ).numbers()
+    _show_numbers(numbers)
+    shown = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert ("Noise: 37 % of a gradient is not explained by the others." in shown) == (noise == 0.37)
+    assert "The window: 10 of 20 gradient rows, at the end of training" in shown
+    for row in ("condition number 12,346 1.5", "stable rank unknown", "cosine with the step of SGD 0.7 0.9"):
+        assert row in shown
+    assert "newest rows that suffice for a cosine of 0.95 5 of 10" in shown
+    assert ("eigenvalues at rounding level, left out 3" in shown) == (dropped == 3)
 
 
 TABLES = {

@@ -18,7 +18,7 @@ from ggt_lab.experiments.experiment import Settings, reproduce
 from ggt_lab.experiments.full_matrix_relatives import DenseTask, compare_with_dense
 from ggt_lab.experiments.hard_window_bound import HardWindowTask, Wells, run_hard_window
 from ggt_lab.experiments.landscapes import steps_to
-from ggt_lab.experiments.seed_statistics import is_negative, stdev
+from ggt_lab.experiments.seed_statistics import is_negative, lacks_seeds, stdev
 from ggt_lab.experiments.sparse_noise import RatioTask, bound, measure_ratios
 from ggt_lab.experiments.verdicts import read_verdicts
 from ggt_lab.problems.synthetic_landscapes import Barrier, BarrierVertex
@@ -332,7 +332,11 @@ def test_judges_of_ablations(differences, gain, no_gain, little):
 def test_few_or_diverged_seeds_decide_nothing():
     chosen, _, records = made_up("S1", AS_IN_THE_PAPER)
     few = [record for record in records if record["seed"] < 3]
-    assert {v.holds for v in chosen.verdicts(few, "ggt") if "inside of its grid" not in v.statement} == {None}
+    undecided = [v for v in chosen.verdicts(few, "ggt") if "inside of its grid" not in v.statement]
+    assert {v.holds for v in undecided} == {None}
+    assert all(v.ours.endswith("; undecided: 3 seeds, and 5 are the fewest that decide") for v in undecided)
+    assert all(map(lacks_seeds, undecided))
+    assert not any("undecided" in v.ours for v in chosen.verdicts(records, "ggt"))
     assert is_negative([-1.0] * 9 + [math.inf]) is None
     assert stdev([1.0, math.inf]) == math.inf
 

@@ -16,10 +16,10 @@ from scipy import stats
 import torch_ggt
 from ggt_lab.figures.race_curves import draw_curves
 from ggt_lab.optimizers.colors import COLORS, line_styles
-from ggt_lab.optimizers.specs import optimizer_factory, optimizer_names
+from ggt_lab.optimizers.specs import optimizer_factory, optimizer_names, window_of
 from ggt_lab.runs.race import Run, execute, grid, race
 from ggt_lab.runs.race_seconds import read_step_seconds, step_seconds, with_seconds, write_step_seconds
-from ggt_lab.runs.recommendation import recommendation
+from ggt_lab.runs.recommendation import recommendation, recommendation_of_race
 from ggt_lab.runs.results import Results
 from ggt_lab.runs.schedules import rate_function
 from ggt_lab.runs.standings import Standing, around_the_best, beyond_the_edge, measure, one_more_rate, standings
@@ -299,7 +299,7 @@ SPARSE = OWN.replace("torch.nn.Linear(3, 3)", "torch.nn.Embedding(5, 3, sparse=T
     [
         (OWN, "Muon", "MuonAndAdamW is Muon for the matrices and AdamW for the rest"),
         (OWN, "whiten(Muon)", "MuonAndAdamW is Muon for the matrices and AdamW for the rest"),
-        (SPARSE, "GGT", "GGT does not support sparse gradients"),
+        (SPARSE, "GGT", "does not support sparse gradients"),
     ],
 )
 def test_an_optimizer_that_does_not_fit_says_so_without_our_traceback(tmp_path, text, optimizer, words):
@@ -377,6 +377,8 @@ def finals(optimizer, *values, lr=0.01, **more):
     ]
 
 
+LEVEL = (1.0, 1.1, 1.2, 1.3, 1.4)
+MEAN = "(loss 1.2 ± 0.16)"
 RECOMMENDATIONS = {
     "clear lead": (
         [*finals("GGT(window=50)", 1.0, 1.1, 1.2), *finals("SGD", 2.0, 2.1, 2.3, lr=0.1)],
@@ -388,15 +390,32 @@ RECOMMENDATIONS = {
     "not told apart": (
         [*finals("Adam", 1.0, 1.1, 1.2), *finals("SGD", 1.1, 1.0, 1.3), *finals("NAdam", 5.0, 5.1, 5.2)],
         {},
-        "Recommended on this problem: Adam with lr 0.01 (loss 1.1 ± 0.1 over 3 fresh seeds). Next is SGD with lr 0.01, "
-        "0.033 behind (± 0.29, 95 %, paired over seeds). Not told apart from the first: SGD. "
-        "More seeds (--fresh) would say more.",
+        "No optimizer is clearly first on this problem: Adam with lr 0.01 (loss 1.1 ± 0.1) and SGD with lr 0.01 "
+        "(loss 1.133 ± 0.15) are level. 3 fresh seeds do not tell them apart (95 %, paired over seeds). "
+        "More seeds decide: race again with --fresh 10. Clearly behind: NAdam.",
+    ),
+    "the cheapest has no window": (
+        [*finals("GGT", *LEVEL), *finals("Adam", *LEVEL[::-1]), *finals("SGD", *LEVEL[::-1])],
+        {"edges": ["GGT", "SGD"]},
+        f"No optimizer is clearly first on this problem: GGT with lr 0.01 and a window of 20 rows {MEAN}, Adam with lr "
+        f"0.01 {MEAN} and SGD with lr 0.01 {MEAN} are level. 5 fresh seeds do not tell them apart (95 %, paired over "
+        "seeds). The cheapest of these are Adam and SGD: they have no window. More seeds decide: race again with "
+        "--fresh 10. Race again with --widen 3, because the rates are at the edges of their grids: GGT; SGD.",
+    ),
+    "the cheapest has the shortest step": (
+        [*finals("GGT(window=5)", *LEVEL), *finals("whiten(SGD, window=7)", *LEVEL), *finals("GGT", *LEVEL)],
+        {"step_seconds": {"GGT(window=5)": 3e-3, "whiten(SGD, window=7)": 2e-3, "GGT": 4e-3}, "problem": "p.py"},
+        f"No optimizer is clearly first on p.py: GGT(window=5) with lr 0.01 and a window of 5 rows {MEAN}, "
+        f"whiten(SGD, window=7) with lr 0.01 and a window of 7 rows {MEAN} and GGT with lr 0.01 and a window of 20 "
+        f"rows {MEAN} are level. 5 fresh seeds do not tell them apart (95 %, paired over seeds). The cheapest of these "
+        "is GGT(window=5): it has the smallest window, and its step takes 3 ms (whiten(SGD, window=7): 2 ms; GGT: "
+        "4 ms). More seeds decide: race again with --fresh 10.",
     ),
     "one seed": (
         [*finals("Adam", 1.0), *finals("SGD", 1.5)],
         {"fresh": False},
-        "Recommended on this problem: Adam with lr 0.01 (loss 1 over 1 seed). Next is SGD with lr 0.01, 0.5 behind. "
-        "One seed decides nothing: race with --fresh 3 or more. "
+        "No optimizer is clearly first on this problem: Adam with lr 0.01 (loss 1) and SGD with lr 0.01 (loss 1.5) are "
+        "level. 1 seed decides nothing. More seeds decide: race again with --fresh 10. "
         "The learning rates were chosen by the seeds that are shown, which flatters everybody.",
     ),
     "a seed diverged": (
@@ -408,24 +427,24 @@ RECOMMENDATIONS = {
     "all diverged": (
         [*finals("Adam", 1.0, None), *finals("SGD", None, None)],
         {},
-        "No recommendation: every optimizer diverged with at least one seed. Try lower learning rates.",
+        "No recommendation on this problem: every optimizer diverged with at least one seed. Try lower learning rates.",
     ),
     "steps left out": (
         finals("Adam", 1.0, 1.1, skipped=2),
         {},
-        "Recommended on this problem: Adam with lr 0.01 (loss 1.05 ± 0.071 over 2 fresh seeds). 4 of its 20 steps were "
-        "left out, because the loss or its gradient was not finite.",
+        "Recommended on this problem: Adam with lr 0.01 (loss 1.05 ± 0.071 over 2 fresh seeds). 4 of the 20 steps of "
+        "Adam were left out, because the loss or its gradient was not finite.",
     ),
     "no step": (
         finals("Adam", 4.0, 4.0, skipped=10),
         {},
-        "No recommendation: Adam took no step, because the loss or its gradient was not finite.",
+        "No recommendation on this problem: Adam took no step, because the loss or its gradient was not finite.",
     ),
     "edge": (
         finals("Adam", 1.0, 1.0),
         {"edges": ["SGD", "Adam"]},
         "Recommended on this problem: Adam with lr 0.01 (loss 1 ± 0 over 2 fresh seeds). "
-        "The rate of Adam is at the edge of its grid: race again with --widen 3.",
+        "Race again with --widen 3, because the rate is at the edge of its grid: Adam.",
     ),
     "larger is better": (
         [
@@ -452,6 +471,40 @@ RECOMMENDATIONS = {
 def test_recommendations_say_how_sure_they_are(case):
     records, options, words = RECOMMENDATIONS[case]
     assert recommendation(records, **options) == words
+
+
+def test_a_race_recommends_by_the_fresh_seeds_that_everybody_has_run():
+    tuning = [*finals("Adam", 1.0, 1.1), *finals("Adam", 2.0, 2.1, lr=0.1), *finals("SGD", 0.5, 0.6)]
+    fresh = [*2 * finals("Adam", 1.0, 1.1, 9.0), *finals("SGD", 2.0, 2.1), *finals("Adam", 0.0, 0.0, 0.0, lr=0.1)]
+    words = recommendation_of_race(tuning, fresh, step_seconds={})
+    assert words.startswith(
+        "Recommended on this problem: Adam with lr 0.01 (loss 1.05 ± 0.071 over 2 fresh seeds). Next"
+    )
+    assert words.endswith("because the rate is at the edge of its grid: Adam.")
+    words = recommendation_of_race(tuning, [], step_seconds={})
+    assert words.startswith("Recommended on this problem: SGD with lr 0.01 (loss 0.55 ± 0.071 over 2 seeds). Next")
+    words = recommendation_of_race(tuning, finals("Adam", 1.0), step_seconds={}, problem="p")
+    assert words == "No recommendation on p yet: SGD waits for its fresh seeds. The same `ggt race` goes on."
+    apart = [*finals("Adam", 1.0), {**finals("SGD", 1.0)[0], "seed": 7}]
+    words = recommendation_of_race(tuning, apart, step_seconds={})
+    assert words == "No recommendation on this problem: there is no seed that every optimizer has run."
+
+
+@pytest.mark.parametrize(
+    ("spec", "rows"),
+    [
+        ("GGT", 20),
+        ("PaperGGT(window=7)", 7),
+        ("torch_ggt.RMSprop", 20),
+        ("whiten(no_such_package.SOAP(a=1))", 20),
+        ("whiten(pytorch_optimizer.SOAP, window=50)", 50),
+        ("no_such_package.GGT(window=5)", None),
+        ("AdamW", None),
+        ("no spec", None),
+    ],
+)
+def test_the_window_of_a_spec_is_read_without_importing_its_package(spec, rows):
+    assert window_of(spec) == rows
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 3, 4, 7, 10, 31, 100])
@@ -579,8 +632,10 @@ def test_an_optimizer_has_one_colour_everywhere():
     specs = ["GGT", "GGT(window=50)", "Adam", "torch.optim.AdamW(weight_decay=0.1)", "SGD", "whiten(Muon, window=5)"]
     for names in (specs, specs[::-1], [*specs, "Lion"], ["a.package.Lion", *specs]):
         colors = {name: style[0] for name, style in line_styles(names).items()}
-        assert [COLORS.index(colors[name]) for name in specs] == [0, 0, 1, 1, 6, 4]
+        assert [COLORS.index(colors[name]) for name in specs] == [0, 0, 1, 1, 6, 0]
         assert len(set(line_styles(names).values())) == len(names)  # no two lines look alike
-    legend = line_styles(["GGT by parameter", "SGD fixed", "AdamW behind whiten"])
-    assert [COLORS.index(color) for color, _ in legend.values()] == [0, 6, 1]
+    firsts = ["GGT by parameter", "SGD fixed", "AdamW behind whiten"]
+    legend = line_styles([*firsts, "L-BFGS", "Adam, then L-BFGS", "whiten(AdamW)", "whitened NorMuon", "NorMuon"])
+    assert [COLORS.index(color) for color, _ in legend.values()] == [0, 6, 1, 6, 1, 0, 0, 4]
+    assert len(set(legend.values())) == len(legend)
     assert line_styles(["Lion"])["Lion"][0] == COLORS[0]  # nobody else has it

@@ -19,11 +19,13 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.select import Select
 
+from ggt_lab.experiments.seed_statistics import why_open
 from ggt_lab.report.collection import Spectrum, collect
 from ggt_lab.report.page import write_report
 from ggt_lab.report.race_sentences import summary, winner
 from ggt_lab.report.spectrum_heatmap import heat_map
 from ggt_lab.runs.race import grid, race
+from ggt_lab.runs.race_seconds import write_step_seconds
 from ggt_lab.runs.results import Results
 from ggt_lab.runs.standings import standings
 from ggt_lab.spectra.eigenvalue_filters import median_filter
@@ -152,6 +154,59 @@ def test_runs_that_cannot_be_compared_are_different_races(tmp_path):
     assert titles == ["p, 10 steps", "p, 20 steps", "q"]
 
 
+def race_folder(root, *, fresh=True):
+    """What `ggt race` leaves: tuned learning rates, fresh seeds, and the time of a step."""
+    tuning = [record(*cell, seed, [4.0, end + seed]) for *cell, end in TUNED for seed in (0, 1)]
+    write_records(root, tuning)
+    write_step_seconds(root, {"A": 1e-3, "B": 2e-3})
+    if fresh:
+        decisive = [record(name, 0.1, seed, [4.0, end]) for name, end in (("A", 3.0), ("B", 1.0)) for seed in (7, 8)]
+        write_records(root / "fresh", decisive)
+        write_step_seconds(root / "fresh", {"A": 1e-3, "B": 2e-3})
+
+
+TUNED = (("A", 0.1, 1.0), ("A", 1.0, 2.0), ("B", 0.1, 3.0))
+
+
+def test_fresh_seeds_decide_and_the_page_begins_with_what_they_recommend(tmp_path):
+    race_folder(tmp_path)
+    tuning, fresh = collect(tmp_path).sections
+    assert (tuning.title, fresh.title) == ("p: tuning of the learning rates", "p: fresh seeds, which decide")
+    assert tuning.races[0].about.endswith("The fresh seeds decide.")
+    words = summary(collect(tmp_path))
+    assert words[0].startswith("Recommended on this problem: B with lr 0.1 (loss 1 ± 0 over 2 fresh seeds). Next is A")
+    assert words[1:] == [
+        "A and B raced on p: 10 runs, none of which diverged.",
+        "1 of 2 tuned learning rates lies at the edge of its grid: a wider grid may do better.",
+    ]
+    page = write_report(tmp_path).read_text()
+    assert tuning.races[0].about in page
+    assert "Folder <code>fresh</code>" in page
+    assert "<code>.</code>" not in page
+    # Beside another race, each problem has its name.
+    write_records(tmp_path / "q", [record("A", 0.1, 0, [2.0, 1.0], problem="q")])
+    words = summary(collect(tmp_path))
+    assert words[0].startswith("Recommended on p: B with")
+    assert "Best at the end: on q A with loss 1." in words
+
+
+def test_without_fresh_seeds_the_recommendation_says_so(tmp_path):
+    race_folder(tmp_path, fresh=False)
+    words = summary(collect(tmp_path))
+    assert words[0].startswith("Recommended on this problem: A with lr 0.1")
+    assert words[0].endswith("which flatters everybody.")
+    assert not any(sentence.startswith("Best at the end") for sentence in words)
+    (tmp_path / "step_seconds.json").unlink()  # no race of `ggt race`, or one that was interrupted
+    assert summary(collect(tmp_path))[1].startswith("Best at the end: on p A with")
+
+
+def test_runs_on_another_version_of_a_file_are_another_race(tmp_path):
+    keys = [json.dumps({"problem": "p.py", "content": content, "seed": seed}) for content in "ab" for seed in (0, 1)]
+    write_records(tmp_path, [{**record("A", 0.1, 0, [2.0, 1.0], problem="p.py"), "key": key} for key in keys])
+    titles = [each.title for each in collect(tmp_path).sections[0].races]
+    assert titles == ["p.py, version 1 of the file", "p.py, version 2 of the file"]
+
+
 def test_records_without_curves_are_counted_not_drawn(tmp_path):
     write_records(tmp_path, [{"key": "a", "mu": 0.5}, {"key": "b", "mu": 0.25}])
     (section,) = collect(tmp_path).sections
@@ -231,6 +286,15 @@ def test_summary(folder, records):
     assert "Of 4 claims, 2 hold, 1 does not hold and 1 is undecided." in words
     ends = {each["optimizer"]: each["curve"][-1]["loss"] for each in of(records, "digits")}
     assert f"on digits {min(ends, key=ends.get)} with loss {min(ends.values()):.4g}" in words
+
+
+def test_claims_with_too_few_seeds_are_counted(tmp_path):
+    content = verdicts(None, None, True)
+    content["verdicts"][0] |= {"n": 3, "ours": f"1.9×{why_open(None, 3)}"}
+    (tmp_path / "verdicts.json").write_text(json.dumps(content))
+    words = summary(collect(tmp_path))
+    assert words[1] == "1 claim is undecided because of fewer than 5 seeds, which never decide."
+    assert "1.9×; undecided: 3 seeds, and 5 are the fewest that decide" in write_report(tmp_path).read_text()
 
 
 @pytest.mark.parametrize(

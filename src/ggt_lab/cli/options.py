@@ -30,7 +30,7 @@ else:
         Positional = Annotated[TypeVar("T"), "given without a name"]
 
 _PROGRAM = "ggt"
-_DESCRIPTION = "Full-matrix adaptive optimization: races and experiments."
+_DESCRIPTION = "Full-matrix adaptive optimization: races and experiments. `ggt --version` says what is installed."
 
 
 def all_cores() -> int:

@@ -54,8 +54,9 @@ class RaceCommand:
         """Race, then show how the optimizers stand."""
         from ggt_lab.figures import drawn
         from ggt_lab.runs.process_pool import waiting
+        from ggt_lab.runs.race import FRESH
         from ggt_lab.runs.race_seconds import step_seconds, with_seconds, write_step_seconds
-        from ggt_lab.runs.recommendation import recommendation
+        from ggt_lab.runs.recommendation import recommendation_of_race
         from ggt_lab.runs.results import Results
         from ggt_lab.runs.standings import CRITERIA, larger_is_better, one_more_rate, standings
 
@@ -92,13 +93,12 @@ class RaceCommand:
             say("(edge): the best learning rate is at the edge of its grid; --widen 3 tries rates beyond it.")
 
         say("Seconds are steps times the time of a step, which all optimizers took in turns.")
-        edges = [standing.optimizer for standing in tuned if standing.at_edge]
-        decisive = records
+        decisive: list[Record] = []
         if self.fresh:
-            beside = Results(folder / "fresh/results.jsonl")
+            beside = Results(folder / FRESH / "results.jsonl")
             decisive = self._fresh(beside, tuned)
             write_step_seconds(beside.path.parent, seconds)
-        say(recommendation(decisive, edges=edges, fresh=self.fresh > 0), style="bold")
+        say(recommendation_of_race(records, decisive, step_seconds=seconds), style="bold")
 
         def draw() -> list[Path]:
             from ggt_lab.figures.race_curves import draw_curves

@@ -1,12 +1,13 @@
 """``ggt spectrum``."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ggt_lab.cli.options import Positional
-from ggt_lab.cli.terminal import progress_bar, say
+from ggt_lab.cli.terminal import Column, progress_bar, say, show_table
 
 if TYPE_CHECKING:
     from ggt_lab.runs.race import Run
@@ -64,10 +65,10 @@ class SpectrumCommand:
                     write_spectrum(spectra[-1], folder, _file_name(run))
                 progress(number, len(runs), str(run))
         for spectrum in spectra:
-            summary, verdict = spectrum["diagnosis"]["summary"], spectrum["diagnosis"]["verdict"]
-            say(f"{spectrum['label']}\n{verdict}", style="bold")
+            say(f"{spectrum['label']}\n{spectrum['diagnosis']['verdict']}", style="bold")
             if spectrum["steps"]:
-                say(f"{summary.removeprefix(verdict).strip()}\nCost: {spectrum['cost']}.\n")
+                _show_numbers(spectrum["diagnosis"]["numbers"])
+                say(f"Cost: {spectrum['cost']}.\n")
         recorded = [spectrum for spectrum in spectra if spectrum["steps"]]
         if not recorded:
             return
@@ -98,6 +99,39 @@ class SpectrumCommand:
                 schedule=run.schedule,
             )
         ]
+
+
+def _show_numbers(numbers: Mapping[str, Any]) -> None:
+    """The share of noise in a line, and a table of the numbers that the verdict comes from, with what chance gives."""
+    if numbers.get("noise") is not None:
+        say(f"Noise: {100 * numbers['noise']:.0f} % of a gradient is not explained by the others.")
+    window, whole = numbers["window"], max(map(int, numbers["cosine_by_window"]))
+    plain_method = "SGD with momentum" if numbers["history"] == "momentum" else "SGD"
+    enough, least = numbers["threshold_cosine"], numbers["sufficient_window"]
+    rows = [
+        ("condition number", _number(numbers["condition"]), _number(numbers["condition_isotropic"])),
+        ("largest condition number", _number(numbers["condition_max"]), ""),
+        ("effective rank", _number(numbers["effective_rank"]), _number(numbers["effective_rank_isotropic"])),
+        ("stable rank", _number(numbers["stable_rank"]), ""),
+        ("cosine with the step of a diagonal method", _number(numbers["cosine_diagonal"]), ""),
+        (
+            f"cosine with the step of {plain_method}",
+            _number(numbers["cosine_sgd"]),
+            _number(numbers["cosine_sgd_isotropic"]),
+        ),
+        (f"newest rows that suffice for a cosine of {enough:g}", f"{least or whole} of {whole}", ""),
+    ]
+    if numbers["dropped"]:
+        rows.append(("eigenvalues at rounding level, left out", str(numbers["dropped"]), ""))
+    filled = str(numbers["rows"]) if numbers["rows"] == window else f"{numbers['rows']} of {window}"
+    columns = [Column("quantity"), Column("here", right=True), Column("without structure", right=True)]
+    show_table(f"The window: {filled} {numbers['history']} rows, at the end of training", columns, rows)
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "unknown"
+    return f"{value:,.0f}" if 1e3 <= abs(value) < 1e9 else f"{value:.3g}"
 
 
 def _file_name(run: "Run") -> str:

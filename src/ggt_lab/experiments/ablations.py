@@ -19,7 +19,7 @@ from matplotlib import pyplot as plt
 from torch import Tensor
 
 from ggt_lab.experiments.experiment import Settings
-from ggt_lab.experiments.seed_statistics import FEWEST, gaps, is_negative, runs_of, stdev
+from ggt_lab.experiments.seed_statistics import FEWEST, gaps, is_negative, runs_of, stdev, why_open
 from ggt_lab.experiments.short_experiment import ShortExperiment, ShortTask
 from ggt_lab.experiments.verdicts import Figure, Verdict
 from ggt_lab.figures.style import COLORS, log_axis, quiet, save
@@ -151,6 +151,7 @@ class Ablations(ShortExperiment):
             mean = statistics.fmean(differences)
             noise = stdev([measure(run, _MEASURE) for run in runs_of(races, best[other])])
             better = sum(gap < 0 for gap in differences)
+            holds = judge(differences, noise)
             return Verdict(
                 claim="P1",
                 statement=statement,
@@ -158,10 +159,11 @@ class Ablations(ShortExperiment):
                 ours=(
                     f"mean log₁₀ loss {_words(best[variant])} against {_words(best[other])}; the first is lower in "
                     f"{better} of {len(differences)} seeds; standard deviation over seeds {noise:.3f}"
+                    f"{why_open(holds, len(differences))}"
                 ),
                 spread=f"difference {mean:+.3f} ± {stdev(differences):.3f}",
                 n=len(differences),
-                holds=judge(differences, noise),
+                holds=holds,
                 command=command,
             )
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 import torch_ggt
 from ggt_lab.experiments.experiment import Settings
-from ggt_lab.experiments.seed_statistics import gaps, is_negative, stdev
+from ggt_lab.experiments.seed_statistics import gaps, is_negative, stdev, why_open
 from ggt_lab.experiments.short_experiment import ShortExperiment, ShortTask
 from ggt_lab.experiments.verdicts import Figure, Verdict
 from ggt_lab.figures.race_curves import draw_curves
@@ -123,6 +123,7 @@ class Relatives(ShortExperiment):
                 )
             )
             apart = gaps(races, _MEASURE, best[full], best[diagonal])
+            holds = is_negative(apart)
             edge = "; a best rate is at the edge of its grid" if best[full].at_edge or best[diagonal].at_edge else ""
             found.append(
                 Verdict(
@@ -132,10 +133,11 @@ class Relatives(ShortExperiment):
                     ours=(
                         f"mean log₁₀ suboptimality {best[full].log_per_step:.3f} (lr {best[full].lr:g}) against "
                         f"{best[diagonal].log_per_step:.3f} (lr {best[diagonal].lr:g}){edge}"
+                        f"{why_open(holds, len(apart))}"
                     ),
                     spread=f"difference {statistics.fmean(apart):+.3f} ± {stdev(apart):.3f}",
                     n=len(apart),
-                    holds=is_negative(apart),
+                    holds=holds,
                     command=command,
                 )
             )

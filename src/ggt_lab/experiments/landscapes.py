@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ggt_lab.experiments.experiment import Settings
-from ggt_lab.experiments.seed_statistics import FEWEST, gaps, is_negative, runs_of, stdev
+from ggt_lab.experiments.seed_statistics import FEWEST, gaps, is_negative, runs_of, stdev, why_open
 from ggt_lab.experiments.short_experiment import ShortExperiment
 from ggt_lab.experiments.verdicts import Figure, Verdict
 from ggt_lab.figures.race_curves import draw_curves
@@ -119,6 +119,7 @@ class Landscape(ShortExperiment):
                     differences = gaps(mine, by, champions[better], champions[worse])
                     share = sum(gap < 0 for gap in differences) / len(differences)
                     mean = statistics.fmean(differences)
+                    holds = is_negative(differences)
                     verdicts.append(
                         Verdict(
                             claim=self.name,
@@ -129,10 +130,11 @@ class Landscape(ShortExperiment):
                                 f"the first is lower in {share:.0%} of seeds "
                                 f"(in {_share_by_instance(mine, by, better, worse):.0%} "
                                 "if learning rates are tuned for each seed by itself)"
+                                f"{why_open(holds, len(differences))}"
                             ),
                             spread=f"difference {mean:+.3f} ± {stdev(differences):.3f}{_interval(differences)}",
                             n=len(differences),
-                            holds=is_negative(differences),
+                            holds=holds,
                             command=command,
                         )
                     )
@@ -154,6 +156,7 @@ class Landscape(ShortExperiment):
             n = len(steps["SGD"])
             reached = {family: sum(math.isfinite(value) for value in values) for family, values in steps.items()}
             decided = n >= FEWEST and 2 * reached["full"] >= n  # a mean of caps says nothing
+            holds = means["SGD"] > means["diagonal"] > means["full"] if decided else None
             verdicts.append(
                 Verdict(
                     claim=self.name,
@@ -166,10 +169,11 @@ class Landscape(ShortExperiment):
                     + "; ".join(
                         f"{_NAMES[family]} {mean:.0f} (reached in {reached[family]} of {len(steps[family])} seeds)"
                         for family, mean in means.items()
-                    ),
+                    )
+                    + why_open(holds, n),
                     spread=None,
                     n=n,
-                    holds=means["SGD"] > means["diagonal"] > means["full"] if decided else None,
+                    holds=holds,
                     command=command,
                 )
             )

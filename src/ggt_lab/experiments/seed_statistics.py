@@ -4,6 +4,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
+from ggt_lab.experiments.verdicts import Verdict
 from ggt_lab.runs.results import Record
 from ggt_lab.runs.standings import Standing, measure
 from ggt_lab.runs.student import half_interval
@@ -11,7 +12,7 @@ from ggt_lab.runs.student import half_interval
 FEWEST = 5
 """With fewer seeds nothing is decided."""
 
-__all__ = ["FEWEST", "gaps", "is_negative", "runs_of", "stdev"]
+__all__ = ["FEWEST", "gaps", "is_negative", "lacks_seeds", "runs_of", "stdev", "why_open"]
 
 
 def runs_of(records: Sequence[Record], standing: Standing) -> list[Record]:
@@ -31,6 +32,24 @@ def stdev(values: Sequence[float]) -> float:
     if not all(map(math.isfinite, values)):
         return math.inf
     return statistics.stdev(values) if len(values) > 1 else 0.0
+
+
+def why_open(holds: bool | None, n: int) -> str:
+    """The reason why a verdict is undecided, to be put behind its figure, if it is the small number of seeds.
+
+    Example:
+        >>> why_open(None, 3), why_open(None, 5), why_open(True, 3)
+        ('; undecided: 3 seeds, and 5 are the fewest that decide', '', '')
+    """
+    if holds is not None or n >= FEWEST:
+        return ""
+    return f"; undecided: {n} seed{'s' if n != 1 else ''}, and {FEWEST} are the fewest that decide"
+
+
+def lacks_seeds(verdict: Verdict) -> bool:
+    """Whether a verdict is undecided for the reason of `why_open`."""
+    why = why_open(verdict.holds, verdict.n)
+    return bool(why) and verdict.ours.endswith(why)
 
 
 def is_negative(values: Sequence[float]) -> bool | None:

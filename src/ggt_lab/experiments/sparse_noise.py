@@ -18,7 +18,7 @@ from matplotlib import pyplot as plt
 from torch import Tensor
 
 from ggt_lab.experiments.experiment import Settings
-from ggt_lab.experiments.seed_statistics import FEWEST, stdev
+from ggt_lab.experiments.seed_statistics import FEWEST, stdev, why_open
 from ggt_lab.experiments.short_experiment import ShortExperiment, ShortTask
 from ggt_lab.experiments.verdicts import Figure, Verdict
 from ggt_lab.figures.style import COLORS, log_axis, quiet, save
@@ -274,6 +274,7 @@ class RatioGrowth(_RatioExperiment):
         slopes = {k: _slope([(t, cells["full", k, t].mean) for t in steps]) for k in (1, d)}
         sgd = max(cells["sgd", k, t].mean for k in (1, d) for t in steps)
         advantage = {k: cells["full", k, steps[-1]].mean / cells["sgd", k, steps[-1]].mean for k in (1, d)}
+        smaller = None if n < FEWEST or abs(advantage[1] - 1) <= _ALIKE else advantage[1] < 1
         by_basis = cells["diagonal", 1, steps[-1]].mean / cells["sgd", 1, steps[-1]].mean
 
         def verdict(statement: str, paper: str, ours: str, holds: bool | None) -> Verdict:
@@ -296,8 +297,9 @@ class RatioGrowth(_RatioExperiment):
                 "from a sparse start, full-matrix AdaGrad has a smaller μ than SGD",
                 "up to √d smaller",
                 f"{advantage[1]:.2f} times the μ of SGD (dense start: {advantage[d]:.2f}; "
-                f"AdaGrad in the basis, sparse: {by_basis:.2f}; 1/√d = {1 / math.sqrt(d):.2f})",
-                None if n < FEWEST or abs(advantage[1] - 1) <= _ALIKE else advantage[1] < 1,
+                f"AdaGrad in the basis, sparse: {by_basis:.2f}; 1/√d = {1 / math.sqrt(d):.2f})"
+                f"{why_open(smaller, n)}",
+                smaller,
             ),
         ]
 

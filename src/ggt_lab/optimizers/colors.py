@@ -1,6 +1,7 @@
 """One colour for each optimizer, in every figure and in the report. This module alone decides it.
 
-An optimizer has the colour of its family. Members of a family that are drawn together differ in their dashes.
+An optimizer has the colour of its family. Members of a family that are drawn together differ in their dashes. The
+optimizers of this library are blue: a whitened optimizer is of GGT's family, whatever is whitened.
 """
 
 import re
@@ -21,7 +22,7 @@ _FAMILIES = (
     ("RMSprop", "Adadelta"),
     ("Muon", "MuonAndAdamW", "NorMuon", "NorMuonAndAdamW"),
     ("SOAP", "Shampoo"),
-    ("SGD", "L-BFGS", "LBFGS", "then L-BFGS"),
+    ("SGD", "L-BFGS", "LBFGS"),
 )
 """The names of each family, in the order of the colours."""
 _NUMBERS = {name.lower(): number for number, names in enumerate(_FAMILIES) for name in names}
@@ -59,9 +60,10 @@ def line_styles(names: Sequence[str]) -> dict[str, LineStyle]:
 
 
 def _family(name: str) -> int | None:
-    """The family of a name: of what stands inside ``whiten(...)``, without module, options and what follows."""
-    inner = re.sub(r"^whiten\(", "", name.strip())
-    plain = re.split(r"[(,)]", inner)[0].strip().rpartition(".")[2]
+    """The family of a name, without module, options and what follows."""
+    if re.match(r"whiten\(|whitened ", name.strip()):
+        return _NUMBERS["ggt"]
+    plain = re.split(r"[(,)]", name)[0].strip().rpartition(".")[2]
     words = plain.lower().split(" ")
     for length in range(len(words), 0, -1):  # "GGT by parameter" is a GGT
         number = _NUMBERS.get(" ".join(words[:length]))

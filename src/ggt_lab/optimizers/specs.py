@@ -13,12 +13,14 @@ from typing import Any
 
 import torch
 
+import torch_ggt
 from ggt_lab.optimizers import dense_adaptive as dense
 from ggt_lab.optimizers.muon_and_adamw import MuonAndAdamW, NorMuonAndAdamW
 from ggt_lab.optimizers.paper_ggt import PaperGGT
 from ggt_lab.problems.unknown_name import closest, unknown
 from torch_ggt import GGT, Adadelta, AdaGrad, NAdam, RMSprop, whiten
 from torch_ggt.formats import FORMATS
+from torch_ggt.step import FullMatrixOptimizer
 
 __all__ = [
     "NOT_RACED",
@@ -53,6 +55,12 @@ NOT_RACED = {
     "Race Adam, with sparse=False in the embedding",
 }
 """Optimizers of torch.optim that cannot be raced, and why."""
+
+_IN_PYTORCH_OPTIMIZER = (
+    *("SOAP", "Shampoo", "ScalableShampoo", "Lion", "Prodigy", "Adan", "CAME", "ADOPT", "AdEMAMix"),
+    "ScheduleFreeAdamW",
+)
+"""Optimizers of the package pytorch_optimizer that a person may ask for by their name alone."""
 
 _INSTALLED_AS = {"scimba_torch": "scimba"}
 """What pip calls a package, where its import has another name."""
@@ -149,14 +157,26 @@ def _check_options(cls: Any, name: str, options: dict[str, Any]) -> None:  # noq
 
 
 def window_of(spec: str) -> int | None:
-    """The number of rows in the window of the optimizer; None if it has no window.
+    """The number of rows in the window of the optimizer; None if it has no window of ours.
+
+    Nothing is imported or made, so that the spec may come from the results of somebody else.
 
     Example:
         >>> window_of("GGT(window=5)"), window_of("whiten(AdamW, window=50)"), window_of("AdamW")
         (5, 50, None)
     """
-    made: Any = optimizer_factory(spec)([torch.nn.Parameter(torch.zeros(2, 2))], 1e-3)
-    rows = getattr(made, "whitening", made).defaults.get("window")
+    try:
+        inner, name, options = _parse(spec)
+    except ValueError:  # a name in somebody's results
+        return None
+    ours = getattr(torch_ggt, name.removeprefix("torch_ggt."), None) if "." in name else _OURS.get(name)
+    if inner is not None:
+        takes = inspect.signature(whiten).parameters
+    elif inspect.isclass(ours) and issubclass(ours, FullMatrixOptimizer):
+        takes = inspect.signature(GGT).parameters  # its relatives take its options
+    else:
+        return None
+    rows = options.get("window", takes["window"].default)
     return rows if isinstance(rows, int) else None
 
 
@@ -233,4 +253,10 @@ def _find(name: str) -> Any:  # noqa: ANN401 - any importable class
             raise ValueError(f"cannot import the optimizer {name!r}: {error}") from error
     if name in optimizer_names() or name in NOT_RACED:  # refused later, with a reason
         return getattr(torch.optim, name)
+    elsewhere = next((each for each in _IN_PYTORCH_OPTIMIZER if each.lower() == name.lower()), None)
+    if elsewhere is not None:
+        path = f"pytorch_optimizer.{elsewhere}"
+        missing = missing_package(path)
+        install = f". That package is not installed: pip install {missing}" if missing else ""
+        raise ValueError(f"{name} is in the package pytorch_optimizer: write {path}{install}")
     raise unknown("optimizer", name, optimizer_names(), "Others by import path, e.g. package.module.Class.")

@@ -1,7 +1,7 @@
 """A problem of your own: fill in the four methods, then ``ggt race my_problem.py``.
 
-An instance is the world of one run. Everything random comes from the seed, so that every optimizer meets the same start
-and the same data in the same order.
+The lab makes one `Problem` for each run. Everything random comes from the seed, so that every optimizer meets the same
+start and the same data in the same order.
 """
 
 from collections.abc import Iterable
@@ -20,8 +20,11 @@ class Problem:
 
     def __init__(self, seed: int, device: torch.device) -> None:
         self.batches = torch.Generator().manual_seed(seed)
-        self.x = torch.linspace(-3, 3, 512)[:, None].to(device)
-        self.y = self.x.sin() + 0.1 * torch.randn(512, 1, generator=self.batches).to(device)
+        x = 6 * torch.rand(768, 1, generator=self.batches) - 3
+        y = x.sin() + 0.1 * torch.randn(768, 1, generator=self.batches)
+        # The last 256 points are held out: they judge, and no optimizer trains on them.
+        self.x, self.y = x[:512].to(device), y[:512].to(device)
+        self.held_out_x, self.held_out_y = x[512:].to(device), y[512:].to(device)
         torch.manual_seed(seed)
         self.model = nn.Sequential(nn.Linear(1, 32), nn.Tanh(), nn.Linear(32, 1)).to(device)
 
@@ -36,7 +39,9 @@ class Problem:
 
     def evaluate(self) -> dict[str, float]:
         """Numbers that say how good the parameters are; called without gradients."""
-        return {"loss": functional.mse_loss(self.model(self.x), self.y).item()}
+        held_out = functional.mse_loss(self.model(self.held_out_x), self.held_out_y)
+        train = functional.mse_loss(self.model(self.x), self.y)
+        return {"loss": held_out.item(), "train_loss": train.item()}
 
     # A schedule of your own, instead of --schedule: the factor of the learning rate when a share of the run is done.
     # def schedule(self, progress: float) -> float:

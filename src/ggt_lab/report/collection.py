@@ -6,8 +6,8 @@ A damaged file does not hide the other files. It is left out, and a warning name
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,12 +26,13 @@ from ggt_lab.data.json_files import (
 )
 from ggt_lab.experiments.verdicts import Experimented, Figure, Verdict, read_verdicts
 from ggt_lab.report.league_section import League, read_league
-from ggt_lab.runs.race_seconds import STEP_SECONDS, read_step_seconds, with_seconds
+from ggt_lab.report.races import Race, split_into_races, tuned_and_decided
+from ggt_lab.runs.race import FRESH
+from ggt_lab.runs.race_seconds import STEP_SECONDS, read_step_seconds
 from ggt_lab.runs.results import Record, Results
-from ggt_lab.runs.standings import larger_is_better
 from ggt_lab.spectra.eigenvalue_filters import above_rounding
 
-__all__ = ["Collection", "Race", "Section", "Spectrum", "collect"]
+__all__ = ["Collection", "Section", "Spectrum", "collect"]
 
 _T = TypeVar("_T")
 
@@ -45,28 +46,6 @@ _SPECTRUM = {
 _DIAGNOSIS = {"summary": optional(TEXT), "numbers": optional(OBJECT)}
 _IMAGE_SUFFIXES = (".png", ".svg", ".jpg", ".jpeg")
 _LINK_SUFFIXES = (".png", ".pdf")
-
-
-@dataclass(frozen=True)
-class Race:
-    """Runs that may be compared: they have one problem, one length and one device."""
-
-    title: str
-    problem: str
-    records: tuple[Record, ...]
-
-    seconds_in_turns: bool = False
-    """The seconds of the curves are steps times the time of a step that all optimizers took in turns."""
-
-    @property
-    def metric(self) -> str:
-        """The number that decides."""
-        return str(self.records[0]["metric"])
-
-    @property
-    def larger_is_better(self) -> bool:
-        """Whether the metric is to be large."""
-        return larger_is_better(self.records)
 
 
 @dataclass(frozen=True)
@@ -139,13 +118,33 @@ def collect(folder: Path) -> Collection:
             "verdicts.json (made by `ggt reproduce`), league.json (made by `ggt league`) and spectrum*.json"
             + (f"; what was there could not be read:{damaged}" if damaged else "")
         )
-    return Collection(sections, tuple(complaints))
+    return Collection(_told_apart(sections), tuple(complaints))
+
+
+def _told_apart(sections: Sequence[Section]) -> tuple[Section, ...]:
+    """The sections, in which the races that tune are told from those of fresh seeds, which decide."""
+    found = {section.folder: section for section in sections}
+    around = [section for section in sections if section.folder.name != FRESH]
+    named = sum(len(section.races) for section in around) > 1
+    for section in around:
+        beside = found.get(section.folder / FRESH)
+        tuned, decided = tuned_and_decided(section.races, beside.races if beside is not None else (), named=named)
+        found[section.folder] = _with_races(section, tuned)
+        if beside is not None:
+            found[beside.folder] = _with_races(beside, decided)
+    return tuple(found.values())
+
+
+def _with_races(section: Section, races: tuple[Race, ...]) -> Section:
+    """The section with these races, and with their titles if it had the titles of the races before."""
+    old, new = (", ".join(race.title for race in each) for each in (section.races, races))
+    return replace(section, races=races, title=new if section.title == old else section.title)
 
 
 def _read_section(folder: Path, root: Path, complain: Callable[[str], None]) -> Section | None:
     records = _read_records(folder / "results.jsonl", complain)
     step_seconds = _attempt(read_step_seconds, folder / STEP_SECONDS, complain) or {}
-    races = _split_into_races((record for record in records if "curve" in record), step_seconds)
+    races = split_into_races((record for record in records if "curve" in record), step_seconds)
     experiment = _attempt(read_verdicts, folder / "verdicts.json", complain)
     spectra = tuple(
         spectrum
@@ -190,34 +189,6 @@ def _read_records(path: Path, complain: Callable[[str], None]) -> list[Record]:
     except (ValueError, OSError) as error:
         complain(f"{path} is left out: {error}")
         return []
-
-
-def _split_into_races(records: Iterable[Record], step_seconds: Mapping[str, float]) -> tuple[Race, ...]:
-    """One race for each problem, length, device, metric and schedule: only such runs can be compared."""
-    kinds: dict[tuple[Any, ...], list[Record]] = {}
-    for record in records:
-        aim, schedule = bool(record.get("larger_is_better")), record.get("schedule") or "constant"
-        kind = (record["problem"], record.get("steps"), record.get("device"), record["metric"], aim, schedule)
-        kinds.setdefault(kind, []).append(record)
-    races = []
-    for (problem, steps, device, metric, aim, schedule), runs in kinds.items():
-        twins = [kind for kind in kinds if kind[0] == problem]
-        # The title names only what tells this race from other races on the problem.
-        details = [
-            word
-            for position, word in (
-                (1, f"{steps} steps" if steps is not None else "full length"),
-                (2, str(device)),
-                (3, str(metric)),
-                (4, f"{'larger' if aim else 'smaller'} is better"),
-                (5, f"{schedule} schedule"),
-            )
-            if len({kind[position] for kind in twins}) > 1
-        ]
-        timed = all(run["optimizer"] in step_seconds for run in runs)
-        shown = with_seconds(runs, step_seconds) if timed else runs
-        races.append(Race(", ".join([str(problem), *details]), str(problem), tuple(shown), timed))
-    return tuple(races)
 
 
 def _count_environments(records: Iterable[Record]) -> tuple[tuple[Record, int], ...]:

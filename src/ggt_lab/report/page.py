@@ -28,8 +28,9 @@ import torch_ggt
 from ggt_lab.data.atomic_files import write_atomically
 from ggt_lab.experiments.verdicts import Figure, count
 from ggt_lab.optimizers.colors import color_numbers
-from ggt_lab.report.collection import Collection, Race, Section, Spectrum, collect
+from ggt_lab.report.collection import Collection, Section, Spectrum, collect
 from ggt_lab.report.race_sentences import number, seeds, summary
+from ggt_lab.report.races import Race
 from ggt_lab.report.spectrum_heatmap import heat_map
 from ggt_lab.runs.standings import CRITERIA, standings
 

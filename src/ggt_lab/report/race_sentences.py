@@ -3,8 +3,11 @@
 import math
 from collections.abc import Sequence
 
+from ggt_lab.experiments.seed_statistics import FEWEST, lacks_seeds
 from ggt_lab.experiments.verdicts import count, sentence_about
-from ggt_lab.report.collection import Collection, Race
+from ggt_lab.report.collection import Collection
+from ggt_lab.report.races import Race
+from ggt_lab.runs.recommendation import listed
 from ggt_lab.runs.standings import Standing, left_out, standings, steps_left_out
 
 __all__ = ["number", "seeds", "summary", "winner"]
@@ -16,15 +19,21 @@ def number(value: float) -> str:
 
 
 def summary(collection: Collection) -> list[str]:
-    """The report in a few sentences: what was raced, who won, which claims hold."""
+    """The report in a few sentences: what is recommended, what was raced, who won, which claims hold."""
     races = [race for section in collection.sections for race in section.races]
     verdicts = [verdict for section in collection.sections for verdict in section.verdicts]
     spectra = sum(len(section.spectra) for section in collection.sections)
-    sentences = []
+    sentences = [race.recommendation for race in races if race.recommendation]
     if races:
-        sentences += [_raced(races), f"Best at the end: {'; '.join(map(winner, races))}.", *_edges(races)]
+        others = [race for race in races if not race.recommendation and not race.tunes]
+        best = [f"Best at the end: {'; '.join(map(winner, others))}."] if others else []
+        sentences += [_raced(races), *best, *_edges(races)]
     if verdicts:
         sentences.append(sentence_about(verdicts))
+        few = sum(map(lacks_seeds, verdicts))
+        if few:
+            what = "claim is" if few == 1 else "claims are"
+            sentences.append(f"{few} {what} undecided because of fewer than {FEWEST} seeds, which never decide.")
     if spectra:
         sentences.append(f"{count(spectra, 'spectrum was', 'spectra were')} recorded during training.")
     return sentences
@@ -71,8 +80,8 @@ def _raced(races: Sequence[Race]) -> str:
     optimizers = list(dict.fromkeys(str(run["optimizer"]) for run in runs))
     problems = list(dict.fromkeys(race.problem for race in races))
     diverged = sum(run["status"] != "done" for run in runs)
-    field = _list(optimizers) if len(optimizers) <= 4 else count(len(optimizers), "optimizer")
-    where = _list(problems) if len(problems) <= 4 else count(len(problems), "problem")
+    field = listed(optimizers) if len(optimizers) <= 4 else count(len(optimizers), "optimizer")
+    where = listed(problems) if len(problems) <= 4 else count(len(problems), "problem")
     skipped = sum(map(steps_left_out, runs))
     words = f"{field} raced on {where}: {count(len(runs), 'run')}, {diverged or 'none'} of which diverged."
     because = "because the loss or its gradient was not finite"
@@ -80,13 +89,9 @@ def _raced(races: Sequence[Race]) -> str:
 
 
 def _edges(races: Sequence[Race]) -> list[str]:
-    tuned = [standing for race in races for standing in standings(race.records)]
+    tuned = [each for race in races if race.tunes or not race.about for each in standings(race.records)]
     edges = sum(standing.at_edge for standing in tuned)
     if not edges:
         return []
     lie = "lies at the edge of its grid" if edges == 1 else "lie at the edge of their grid"
     return [f"{edges} of {count(len(tuned), 'tuned learning rate')} {lie}: a wider grid may do better."]
-
-
-def _list(words: Sequence[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

@@ -22,7 +22,10 @@ from ggt_lab.runs.short_run import train
 from ggt_lab.runs.training_loop import seed_everything
 from ggt_lab.runs.users_code import called, problem_of, running
 
-__all__ = ["Run", "execute", "grid", "race"]
+__all__ = ["FRESH", "Run", "execute", "grid", "race"]
+
+FRESH = "fresh"
+"""The folder, beside the results of a race, with the runs of seeds that chose no learning rate."""
 
 
 @dataclass(frozen=True)

@@ -2,50 +2,122 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ggt_lab.optimizers.specs import window_of
 from ggt_lab.runs.results import Record
 from ggt_lab.runs.standings import Standing, larger_is_better, left_out, measure, standings
 from ggt_lab.runs.student import paired_lead
 
-__all__ = ["recommendation"]
+__all__ = ["listed", "recommendation", "recommendation_of_race"]
+
+_BECAUSE = "because the loss or its gradient was not finite"
 
 
-def recommendation(records: Sequence[Record], *, edges: Sequence[str] = (), fresh: bool = True) -> str:
+def recommendation_of_race(
+    tuning: Sequence[Record],
+    fresh: Sequence[Record],
+    *,
+    step_seconds: Mapping[str, float],
+    problem: str = "this problem",
+) -> str:
+    """What to use on this problem, by the runs of a whole race.
+
+    Args:
+        tuning: the runs that chose the learning rates.
+        fresh: the runs of seeds that chose nothing; without any, the runs of the tuning decide.
+        step_seconds: the seconds of a step of each optimizer, as far as they are known.
+        problem: what the sentence calls the problem.
+    """
+    tuned = standings(tuning)
+    rates = {standing.optimizer: standing.lr for standing in tuned}
+    at_its_rate = (run for run in fresh or tuning if run["lr"] == rates.get(run["optimizer"]))
+    runs = {(run["optimizer"], run["seed"]): run for run in at_its_rate}
+    seeds = {name: {seed for optimizer, seed in runs if optimizer == name} for name in rates}
+    missing = [name for name, found in seeds.items() if not found]
+    if missing:
+        wait = "waits for its" if len(missing) == 1 else "wait for their"
+        return f"No recommendation on {problem} yet: {listed(missing)} {wait} fresh seeds. The same `ggt race` goes on."
+    shared = set.intersection(*seeds.values())  # an interrupted race has seeds that not everybody has run
+    if not shared:
+        return f"No recommendation on {problem}: there is no seed that every optimizer has run."
+    return recommendation(
+        [run for (_, seed), run in runs.items() if seed in shared],
+        edges=[standing.optimizer for standing in tuned if standing.at_edge],
+        fresh=bool(fresh),
+        step_seconds=step_seconds,
+        problem=problem,
+    )
+
+
+def recommendation(
+    records: Sequence[Record],
+    *,
+    edges: Sequence[str] = (),
+    fresh: bool = True,
+    step_seconds: Mapping[str, float] | None = None,
+    problem: str = "this problem",
+) -> str:
     """What to use on this problem, and how sure that is.
 
     The lead over each other optimizer is a mean over seeds of paired differences: for each seed, all optimizers have
-    one start and one row of batches. A lead is clear if Student's test shows it at 95 %.
+    one start and one row of batches. A lead is clear if Student's test shows it at 95 %. Where a lead is not clear,
+    nobody is recommended: the optimizers that are level are named, and the cheapest of them.
 
     Args:
-        records: the runs that decide.
+        records: the runs that decide; every optimizer has the same seeds.
         edges: the optimizers whose tuned learning rate is at the edge of its grid.
         fresh: whether the learning rates were chosen by other seeds.
+        step_seconds: the seconds of a step of each optimizer, as far as they are known.
+        problem: what the sentence calls the problem.
     """
     ranking = standings(records)
     first, others = ranking[0], ranking[1:]
-    metric = str(records[0]["metric"])
     if not math.isfinite(first.final):
-        return "No recommendation: every optimizer diverged with at least one seed. Try lower learning rates."
-    seeds = len(_finals(records, first))
+        why = "every optimizer diverged with at least one seed. Try lower learning rates"
+        return f"No recommendation on {problem}: {why}."
     skipped, steps = left_out(records, first)
-    because = "because the loss or its gradient was not finite"
     if skipped and skipped >= steps:
-        return f"No recommendation: {first.optimizer} took no step, {because}."
-    number = f"{metric} {first.final:.4g}" + (f" ± {first.spread:.2g}" if seeds > 1 else "")
-    aim = ", larger is better" if larger_is_better(records) else ""
-    counted = f"{seeds} {'fresh ' if fresh else ''}seed{'s' if seeds > 1 else ''}"
-    sentences = [f"Recommended on this problem: {_named(first)} ({number} over {counted}{aim})."]
-    if skipped:
-        sentences.append(f"{skipped} of its {steps} steps were left out, {because}.")
-    sentences += _sureness(records, first, others)
-    sentences += _windows(ranking)
-    if first.optimizer in edges:
-        sentences.append(f"The rate of {first.optimizer} is at the edge of its grid: race again with --widen 3.")
+        return f"No recommendation on {problem}: {first.optimizer} took no step, {_BECAUSE}."
+    running = [other for other in others if math.isfinite(other.final)]
+    leads = {other.optimizer: paired_lead(_finals(records, first), _finals(records, other)) for other in running}
+    level = [other for other in running if abs(leads[other.optimizer][0]) <= leads[other.optimizer][1]]
+    best = [first, *level]
+    if level:
+        sentences = _nobody(records, best, fresh=fresh, problem=problem)
+        sentences += _cheapest(best, step_seconds or {})
+        sentences.append(f"More seeds decide: race again with --fresh {max(10, 2 * _seeds(records, first))}.")
+    else:
+        sentences = [f"Recommended on {problem}: {_named(first)} ({_figure(records, first, fresh=fresh)})."]
+        if running:
+            mean, half = leads[running[0].optimizer]
+            sure = f"(± {half:.2g}, 95 %, paired over seeds): the lead is clear"
+            sentences.append(f"Next is {_named(running[0])}, {abs(mean):.2g} behind {sure}.")
+    behind = [other.optimizer for other in running if other not in level]
+    if level and behind:
+        sentences.append(f"Clearly behind: {'; '.join(behind)}.")
+    sentences += [f"{other.optimizer} diverged with a seed." for other in others if other not in running]
+    for skipped, steps, name in ((*left_out(records, each), each.optimizer) for each in best):
+        if skipped:
+            sentences.append(f"{skipped} of the {steps} steps of {name} were left out, {_BECAUSE}.")
+    sentences += [] if level else _windows(ranking)
+    at_edge = [each.optimizer for each in best if each.optimizer in edges]
+    if at_edge:
+        lie = "rate is at the edge of its grid" if len(at_edge) == 1 else "rates are at the edges of their grids"
+        sentences.append(f"Race again with --widen 3, because the {lie}: {'; '.join(at_edge)}.")
     if not fresh:
         sentences.append("The learning rates were chosen by the seeds that are shown, which flatters everybody.")
     return " ".join(sentences)
+
+
+def listed(words: Sequence[str]) -> str:
+    """The words as a row with "and" before the last.
+
+    Example:
+        >>> listed(["a"]), listed(["a", "b", "c"])
+        ('a', 'a, b and c')
+    """
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def _named(standing: Standing) -> str:
@@ -54,23 +126,55 @@ def _named(standing: Standing) -> str:
     return f"{standing.optimizer} with lr {standing.lr:g}{window}"
 
 
-def _sureness(records: Sequence[Record], first: Standing, others: Sequence[Standing]) -> list[str]:
-    """How far the others are behind, and which of them are not told apart from the first."""
-    running = [other for other in others if math.isfinite(other.final)]
-    said = [f"{other.optimizer} diverged with a seed." for other in others if not math.isfinite(other.final)]
-    if not running:
-        return said
-    leads = {other.optimizer: paired_lead(_finals(records, first), _finals(records, other)) for other in running}
-    mean, half = leads[running[0].optimizer]
-    next_one = f"Next is {_named(running[0])}, {abs(mean):.2g} behind"
-    if math.isinf(half):
-        return [f"{next_one}. One seed decides nothing: race with --fresh 3 or more.", *said]
-    level = [name for name, (lead, unsure) in leads.items() if abs(lead) <= unsure]
-    clear = f"{next_one} (± {half:.2g}, 95 %, paired over seeds)"
-    if not level:
-        return [f"{clear}: the lead is clear.", *said]
-    names = ", ".join(level)
-    return [f"{clear}. Not told apart from the first: {names}. More seeds (--fresh) would say more.", *said]
+def _seeds(records: Sequence[Record], standing: Standing) -> int:
+    return len(_finals(records, standing))
+
+
+def _number(records: Sequence[Record], standing: Standing) -> str:
+    spread = f" ± {standing.spread:.2g}" if _seeds(records, standing) > 1 else ""
+    return f"{records[0]['metric']} {standing.final:.4g}{spread}"
+
+
+def _counted(records: Sequence[Record], standing: Standing, *, fresh: bool) -> str:
+    seeds = _seeds(records, standing)
+    return f"{seeds} {'fresh ' if fresh else ''}seed{'s' if seeds > 1 else ''}"
+
+
+def _figure(records: Sequence[Record], standing: Standing, *, fresh: bool) -> str:
+    aim = ", larger is better" if larger_is_better(records) else ""
+    return f"{_number(records, standing)} over {_counted(records, standing, fresh=fresh)}{aim}"
+
+
+def _nobody(records: Sequence[Record], best: Sequence[Standing], *, fresh: bool, problem: str) -> list[str]:
+    """That nobody is clearly first, and who is level with the first."""
+    figures = [f"{_named(each)} ({_number(records, each)})" for each in best]
+    aim = " (larger is better)" if larger_is_better(records) else ""
+    seeds = _counted(records, best[0], fresh=fresh)
+    several = _seeds(records, best[0]) > 1
+    why = "do not tell them apart (95 %, paired over seeds)" if several else "decides nothing"
+    return [f"No optimizer is clearly first on {problem}: {listed(figures)} are level{aim}.", f"{seeds} {why}."]
+
+
+def _cheapest(best: Sequence[Standing], step_seconds: Mapping[str, float]) -> list[str]:
+    """Which of these optimizers costs least: no window or the smallest one, and then the shortest step."""
+    rows = {each.optimizer: window_of(each.optimizer) or 0 for each in best}
+    fewest, timed = min(rows.values()), all(name in step_seconds for name in rows)
+    chosen = [name for name in rows if rows[name] == fewest]
+    if timed:
+        chosen = [min(chosen, key=lambda name: step_seconds[name])]
+    it, has, its = ("it", "has", "its") if len(chosen) == 1 else ("they", "have", "their")
+    reasons = []
+    if fewest < max(rows.values()):
+        reasons.append(f"{it} {has} {'the smallest window' if fewest else 'no window'}")
+    if timed:
+        others = "; ".join(f"{name}: {_milliseconds(step_seconds[name])}" for name in rows if name not in chosen)
+        reasons.append(f"{its} step takes {_milliseconds(step_seconds[chosen[0]])} ({others})")
+    verb = "is" if len(chosen) == 1 else "are"
+    return [f"The cheapest of these {verb} {listed(chosen)}: {', and '.join(reasons)}."] if reasons else []
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1e3 * seconds:.3g} ms"
 
 
 def _windows(ranking: Sequence[Standing]) -> list[str]:
