@@ -187,7 +187,7 @@ def test_fresh_seeds_decide_and_the_page_begins_with_what_they_recommend(tmp_pat
     write_records(tmp_path / "q", [record("A", 0.1, 0, [2.0, 1.0], problem="q")])
     words = summary(collect(tmp_path))
     assert words[0].startswith("Recommended on p: B with")
-    assert "Best at the end: on q A with loss 1." in words
+    assert "Best at the end on q: A with loss 1." in words
 
 
 def test_without_fresh_seeds_the_recommendation_says_so(tmp_path):
@@ -197,7 +197,7 @@ def test_without_fresh_seeds_the_recommendation_says_so(tmp_path):
     assert words[0].endswith("which flatters everybody.")
     assert not any(sentence.startswith("Best at the end") for sentence in words)
     (tmp_path / "step_seconds.json").unlink()  # no race of `ggt race`, or one that was interrupted
-    assert summary(collect(tmp_path))[1].startswith("Best at the end: on p A with")
+    assert summary(collect(tmp_path))[1].startswith("Best at the end on p: A with")
 
 
 def test_runs_on_another_version_of_a_file_are_another_race(tmp_path):
@@ -285,7 +285,7 @@ def test_summary(folder, records):
     assert "8 runs, none of which diverged" in words
     assert "Of 4 claims, 2 hold, 1 does not hold and 1 is undecided." in words
     ends = {each["optimizer"]: each["curve"][-1]["loss"] for each in of(records, "digits")}
-    assert f"on digits {min(ends, key=ends.get)} with loss {min(ends.values()):.4g}" in words
+    assert f"on digits: {min(ends, key=ends.get)} with loss {min(ends.values()):.4g}" in words
 
 
 def test_claims_with_too_few_seeds_are_counted(tmp_path):
@@ -300,11 +300,11 @@ def test_claims_with_too_few_seeds_are_counted(tmp_path):
 @pytest.mark.parametrize(
     ("finals", "expected"),
     [
-        ({"A": [1.0, 1.2], "B": [3.0, 3.2]}, "on p A with loss 1.1 ± 0.14, before B with 3.1 ± 0.14"),
+        ({"A": [1.0, 1.2], "B": [3.0, 3.2]}, "on p: A with loss 1.1 ± 0.14, before B with 3.1 ± 0.14"),
         ({"A": [1.0, 1.2], "B": [1.1, 1.3]}, "a lead within the spread of the seeds"),
         ({"A": [1.0], "B": [1.1]}, "one seed only"),
         ({"A": [math.inf], "B": [math.inf]}, "every optimizer diverged"),
-        ({"A": [1.0, 1.2], "B": [math.inf, 1.0]}, "on p A with loss 1.1 ± 0.14"),
+        ({"A": [1.0, 1.2], "B": [math.inf, 1.0]}, "on p: A with loss 1.1 ± 0.14"),
     ],
 )
 def test_winner(tmp_path, finals, expected):
@@ -318,7 +318,7 @@ def test_winner(tmp_path, finals, expected):
     assert write_report(tmp_path).exists()
 
 
-@pytest.mark.parametrize(("skipped", "expected"), [(4, "on p A with loss 1"), (10, "on p no step was taken")])
+@pytest.mark.parametrize(("skipped", "expected"), [(4, "on p: A with loss 1"), (10, "On p no step was taken")])
 def test_steps_that_were_left_out_are_said(tmp_path, skipped, expected):
     write_records(tmp_path, [record("A", 0.1, seed, [2.0, 1.0], skipped=skipped) for seed in (0, 1)])
     words = " ".join(summary(collect(tmp_path)))

@@ -25,8 +25,7 @@ def summary(collection: Collection) -> list[str]:
     spectra = sum(len(section.spectra) for section in collection.sections)
     sentences = [race.recommendation for race in races if race.recommendation]
     if races:
-        others = [race for race in races if not race.recommendation and not race.tunes]
-        best = [f"Best at the end: {'; '.join(map(winner, others))}."] if others else []
+        best = [winner(race) for race in races if not race.recommendation and not race.tunes]
         sentences += [_raced(races), *best, *_edges(races)]
     if verdicts:
         sentences.append(sentence_about(verdicts))
@@ -47,11 +46,11 @@ def winner(race: Race) -> str:
     ranking = standings(race.records)
     first = ranking[0]
     if not math.isfinite(first.final):
-        return f"on {race.title} every optimizer diverged"
+        return f"On {race.title} every optimizer diverged."
     skipped, steps = left_out(race.records, first)
     if skipped and skipped >= steps:
-        return f"on {race.title} no step was taken"
-    words = f"on {race.title} {first.optimizer} with {race.metric} {_measured(first, race)}"
+        return f"On {race.title} no step was taken."
+    words = f"Best at the end on {race.title}: {first.optimizer} with {race.metric} {_measured(first, race)}"
     if race.larger_is_better:
         words += " (larger is better)"
     if len(ranking) > 1 and math.isfinite(ranking[1].final):
@@ -61,7 +60,7 @@ def winner(race: Race) -> str:
             words += " (one seed only)"
         elif abs(second.final - first.final) <= max(first.spread, second.spread):
             words += " (a lead within the spread of the seeds)"
-    return words
+    return f"{words}."
 
 
 def _measured(standing: Standing, race: Race) -> str:
