@@ -1,5 +1,6 @@
 """The performance profiles of the league, and its cells as dots."""
 
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from ggt_lab.optimizers.colors import line_styles
 
 __all__ = ["draw_cells", "draw_profiles"]
 
+_FAR = 1000
+"""A run that ends so many times above the median of its panel is drawn as an arrow at this end."""
 _IN_GREY = {"color": "#B0B0B0", "linewidth": 0.8, "zorder": 1}
 
 
@@ -42,7 +45,7 @@ def draw_profiles(summary: Mapping[str, Any], path: Path) -> list[Path]:
     axes[0][0].set_ylabel("share of tasks solved")
     handles, labels = axes[0][0].get_legend_handles_labels()
     if handles:
-        figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False, fontsize=8)
+        figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=8, handlelength=5)
     return save(figure, path, title="Solved: the level that tuned AdamW has at its end. Grey: the others")
 
 
@@ -70,16 +73,20 @@ def draw_cells(summary: Mapping[str, Any], path: Path) -> list[Path]:
     for panel in axes.flat[len(tasks) :]:
         panel.set_visible(False)
     for panel, task, entrants in zip(axes.flat, tasks, lines, strict=False):
-        for line, (_, cell) in enumerate(entrants):
-            values = [value for value in cell["values"] if value is not None]
-            panel.plot(values, [line] * len(values), "o", color=styles[cell["entrant"]]["color"], markersize=5)
+        shown = [[value for value in cell["values"] if value is not None] for _, cell in entrants]
+        end = _FAR * statistics.median(value for values in shown for value in values)
+        for line, ((_, cell), values) in enumerate(zip(entrants, shown, strict=True)):
+            color = styles[cell["entrant"]]["color"]
+            near, far = ([value for value in values if (value > end) is beyond] for beyond in (False, True))
+            panel.plot(near, [line] * len(near), "o", color=color, markersize=5)
+            panel.plot([end] * len(far), [line] * len(far), ">", color=color, markersize=6)
         panel.set_title(task["title"], fontsize=9)
         panel.set_yticks(range(len(entrants)), [title for title, _ in entrants], fontsize=7.5)
         panel.set_ylim(len(entrants) - 0.5, -0.5)
         log_axis(panel, "x")
         panel.tick_params(axis="x", which="both", labelsize=6.5)
         quiet(panel)
-    return save(figure, path, title="Every run with a fresh seed. Small is good")
+    return save(figure, path, title="Every run with a fresh seed. Small is good. An arrow: far beyond the panel")
 
 
 def _with_titles(summary: Mapping[str, Any], cells: Sequence[Mapping[str, Any]]) -> list[tuple[str, Mapping[str, Any]]]:
