@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from ggt_lab.cli import commands
 from ggt_lab.experiments.spectra_over_training import read_spectra
@@ -28,6 +29,8 @@ from ggt_lab.runs import long_run, race
 from ggt_lab.runs.race import Run
 from ggt_lab.runs.results import Results
 from ggt_lab.spectra import recorded_runs
+from torch_ggt.spectrum.comparison import StepComparison
+from torch_ggt.spectrum.diagnosis import diagnose
 
 # ---- sound files -----------------------------------------------------------------------------------------------------
 
@@ -41,6 +44,7 @@ def run_record(seed, optimizer="SGD"):
 
 
 TIMING = {"median_ms": 1.5, "mean_ms": 1.5, "low_ms": 1.0, "high_ms": 2.0, "calls": 9}
+SEEN = diagnose([torch.tensor([2.0, 1.0])], [StepComparison(0.5, 0.5, {1: 0.5, 2: 1.0})], isotropic=torch.eye(2))
 SPECTRUM = {
     "label": "a spectrum",
     "window": 3,
@@ -246,7 +250,7 @@ def lab(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(protocol, "SMOKE", SMALL_LEAGUE)
     said = {
         "label": "a run",
-        "diagnosis": {"summary": "words", "verdict": "words"},
+        "diagnosis": {"summary": "words", "verdict": "words", "numbers": SEEN.numbers()},
         "cost": "none",
         "steps": [1],
         "singular_values": [[1.0]],
