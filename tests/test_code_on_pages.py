@@ -143,7 +143,7 @@ def test_the_way_to_a_recommendation_works_as_typed(tmp_path, monkeypatch, capsy
         short = ["--steps", "6", "--workers", "1"] if words[0] == "race" else []
         run_command([*words, *short])
     said = " ".join(capsys.readouterr().out.split())
-    assert re.search("(Recommended|No optimizer is clearly first) on this problem:", said)
+    assert re.search(r"Recommended on this problem:|No optimizer is clearly first on this problem\.", said)
     assert (tmp_path / "out/race/my_problem/report.html").exists()
 
 

@@ -390,32 +390,31 @@ RECOMMENDATIONS = {
     "not told apart": (
         [*finals("Adam", 1.0, 1.1, 1.2), *finals("SGD", 1.1, 1.0, 1.3), *finals("NAdam", 5.0, 5.1, 5.2)],
         {},
-        "No optimizer is clearly first on this problem: Adam with lr 0.01 (loss 1.1 ± 0.1) and SGD with lr 0.01 "
-        "(loss 1.133 ± 0.15) are level. 3 fresh seeds do not tell them apart (95 %, paired over seeds). "
+        "No optimizer is clearly first on this problem. Adam with lr 0.01 has the best mean (loss 1.1 ± 0.1). "
+        "3 fresh seeds do not tell it apart (95 %, paired over seeds) from: SGD. "
         "More seeds decide: race again with --fresh 10. Clearly behind: NAdam.",
     ),
     "the cheapest has no window": (
         [*finals("GGT", *LEVEL), *finals("Adam", *LEVEL[::-1]), *finals("SGD", *LEVEL[::-1])],
         {"edges": ["GGT", "SGD"]},
-        f"No optimizer is clearly first on this problem: GGT with lr 0.01 and a window of 20 rows {MEAN}, Adam with lr "
-        f"0.01 {MEAN} and SGD with lr 0.01 {MEAN} are level. 5 fresh seeds do not tell them apart (95 %, paired over "
-        "seeds). The cheapest of these are Adam and SGD: they have no window. More seeds decide: race again with "
-        "--fresh 10. Race again with --widen 3, because the rates are at the edges of their grids: GGT; SGD.",
+        f"No optimizer is clearly first on this problem. GGT with lr 0.01 and a window of 20 rows has the best mean "
+        f"{MEAN}. 5 fresh seeds do not tell it apart (95 %, paired over seeds) from: Adam; SGD. The cheapest of these "
+        f"are Adam with lr 0.01 {MEAN}; SGD with lr 0.01 {MEAN}: they have no window. More seeds decide: race again "
+        "with --fresh 10. Race again with --widen 3, because the rates are at the edges of their grids: GGT; SGD.",
     ),
     "the cheapest has the shortest step": (
         [*finals("GGT(window=5)", *LEVEL), *finals("whiten(SGD, window=7)", *LEVEL), *finals("GGT", *LEVEL)],
         {"step_seconds": {"GGT(window=5)": 3e-3, "whiten(SGD, window=7)": 2e-3, "GGT": 4e-3}, "problem": "p.py"},
-        f"No optimizer is clearly first on p.py: GGT(window=5) with lr 0.01 and a window of 5 rows {MEAN}, "
-        f"whiten(SGD, window=7) with lr 0.01 and a window of 7 rows {MEAN} and GGT with lr 0.01 and a window of 20 "
-        f"rows {MEAN} are level. 5 fresh seeds do not tell them apart (95 %, paired over seeds). The cheapest of these "
-        "is GGT(window=5): it has the smallest window, and its step takes 3 ms (whiten(SGD, window=7): 2 ms; GGT: "
-        "4 ms). More seeds decide: race again with --fresh 10.",
+        "No optimizer is clearly first on p.py. GGT(window=5) with lr 0.01 and a window of 5 rows has the best mean "
+        f"{MEAN}. 5 fresh seeds do not tell it apart (95 %, paired over seeds) from: whiten(SGD, window=7); GGT. The "
+        f"cheapest of these is GGT(window=5) with lr 0.01 and a window of 5 rows {MEAN}: it has the smallest window, "
+        "and its step takes 3 ms (the others: 2 ms to 4 ms). More seeds decide: race again with --fresh 10.",
     ),
     "one seed": (
         [*finals("Adam", 1.0), *finals("SGD", 1.5)],
         {"fresh": False},
-        "No optimizer is clearly first on this problem: Adam with lr 0.01 (loss 1) and SGD with lr 0.01 (loss 1.5) are "
-        "level. 1 seed decides nothing. More seeds decide: race again with --fresh 10. "
+        "No optimizer is clearly first on this problem. Adam with lr 0.01 has the best mean (loss 1). 1 seed decides "
+        "nothing about: SGD. More seeds decide: race again with --fresh 10. "
         "The learning rates were chosen by the seeds that are shown, which flatters everybody.",
     ),
     "a seed diverged": (

@@ -85,7 +85,7 @@ def recommendation(
     best = [first, *level]
     if level:
         sentences = _nobody(records, best, fresh=fresh, problem=problem)
-        sentences += _cheapest(best, step_seconds or {})
+        sentences += _cheapest(records, best, step_seconds or {})
         sentences.append(f"More seeds decide: race again with --fresh {max(10, 2 * _seeds(records, first))}.")
     else:
         sentences = [f"Recommended on {problem}: {_named(first)} ({_figure(records, first, fresh=fresh)})."]
@@ -146,31 +146,37 @@ def _figure(records: Sequence[Record], standing: Standing, *, fresh: bool) -> st
 
 
 def _nobody(records: Sequence[Record], best: Sequence[Standing], *, fresh: bool, problem: str) -> list[str]:
-    """That nobody is clearly first, and who is level with the first."""
-    figures = [f"{_named(each)} ({_number(records, each)})" for each in best]
-    aim = " (larger is better)" if larger_is_better(records) else ""
-    seeds = _counted(records, best[0], fresh=fresh)
-    several = _seeds(records, best[0]) > 1
-    why = "do not tell them apart (95 %, paired over seeds)" if several else "decides nothing"
-    return [f"No optimizer is clearly first on {problem}: {listed(figures)} are level{aim}.", f"{seeds} {why}."]
+    """That nobody is clearly first, who is first by the mean, and who is level with it."""
+    first, aim = best[0], ", larger is better" if larger_is_better(records) else ""
+    seeds, level = _counted(records, first, fresh=fresh), "; ".join(each.optimizer for each in best[1:])
+    told = (
+        "do not tell it apart (95 %, paired over seeds) from" if _seeds(records, first) > 1 else "decides nothing about"
+    )
+    return [
+        f"No optimizer is clearly first on {problem}.",
+        f"{_named(first)} has the best mean ({_number(records, first)}{aim}).",
+        f"{seeds} {told}: {level}.",
+    ]
 
 
-def _cheapest(best: Sequence[Standing], step_seconds: Mapping[str, float]) -> list[str]:
+def _cheapest(records: Sequence[Record], best: Sequence[Standing], step_seconds: Mapping[str, float]) -> list[str]:
     """Which of these optimizers costs least: no window or the smallest one, and then the shortest step."""
     rows = {each.optimizer: window_of(each.optimizer) or 0 for each in best}
-    fewest, timed = min(rows.values()), all(name in step_seconds for name in rows)
-    chosen = [name for name in rows if rows[name] == fewest]
+    fewest, timed = min(rows.values()), all(each.optimizer in step_seconds for each in best)
+    chosen = [each for each in best if rows[each.optimizer] == fewest]
     if timed:
-        chosen = [min(chosen, key=lambda name: step_seconds[name])]
+        chosen = [min(chosen, key=lambda each: step_seconds[each.optimizer])]
     it, has, its = ("it", "has", "its") if len(chosen) == 1 else ("they", "have", "their")
     reasons = []
     if fewest < max(rows.values()):
         reasons.append(f"{it} {has} {'the smallest window' if fewest else 'no window'}")
     if timed:
-        others = "; ".join(f"{name}: {_milliseconds(step_seconds[name])}" for name in rows if name not in chosen)
-        reasons.append(f"{its} step takes {_milliseconds(step_seconds[chosen[0]])} ({others})")
+        times = sorted(step_seconds[each.optimizer] for each in best if each not in chosen)
+        others = " to ".join(dict.fromkeys(map(_milliseconds, (times[0], times[-1]))))
+        reasons.append(f"{its} step takes {_milliseconds(step_seconds[chosen[0].optimizer])} (the others: {others})")
     verb = "is" if len(chosen) == 1 else "are"
-    return [f"The cheapest of these {verb} {listed(chosen)}: {', and '.join(reasons)}."] if reasons else []
+    names = "; ".join(f"{_named(each)} ({_number(records, each)})" for each in chosen)
+    return [f"The cheapest of these {verb} {names}: {', and '.join(reasons)}."] if reasons else []
 
 
 def _milliseconds(seconds: float) -> str:
