@@ -526,3 +526,25 @@ def test_equations_in_float64_begin_where_those_in_float32_do(monkeypatch):
     (run,) = [each for each in found if (each.entrant.name, each.seed) == ("lbfgs", 10)]
     record = execute(replace(run, steps=6, evaluations=2))
     assert (record["status"], record["points"][-1]["step"]) == ("done", 6)
+
+
+def test_a_lower_momentum_is_reported_only_where_its_trial_is_lower():
+    again = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks/lower_momentum.py"))["again"]
+    record = Path(__file__).parents[2] / "records/2026-11-18-league-second/results.jsonl"
+    league = {each["key"]: each for each in Results(record)}
+
+    def ends(tuned, reported):
+        return lambda run: {"status": "done", "points": [{"validation_loss": tuned, "test_loss": reported}]}
+
+    curves = PROTOCOL.task("curves")
+    assert again(curves, "muon", league, ends(99.0, 1.0)) == "| curves | Muon | 0.8 | 2.4 | – | – |"
+    assert again(curves, "muon", league, ends(0.5, 1.0)).startswith("| curves | Muon | 0.7 | 2.4 | 1 | -")
+    assert again(PROTOCOL.task("poisson"), "muon", league, ends(0.5, 1.0)) is None  # its trials chose another momentum
+
+
+def test_soap_refreshes_at_every_step():
+    script = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks/soap_refresh.py"))
+    assert script["OFTEN"].spec == script["SOAP"].spec[:-1] + ", precondition_frequency=1)"
+    assert {
+        run.entrant.name for run in next_runs(script["FIELD"].protocol, script["SMALL"][0], script["OFTEN"], {})
+    } == {"soap-often"}
