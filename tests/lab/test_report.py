@@ -170,7 +170,7 @@ TUNED = (("A", 0.1, 1.0), ("A", 1.0, 2.0), ("B", 0.1, 3.0))
 
 def test_fresh_seeds_decide_and_the_page_begins_with_what_they_recommend(tmp_path):
     race_folder(tmp_path)
-    tuning, fresh = collect(tmp_path).sections
+    fresh, tuning = collect(tmp_path).sections
     assert (tuning.title, fresh.title) == ("p: tuning of the learning rates", "p: fresh seeds, which decide")
     assert tuning.races[0].about.endswith("The fresh seeds decide.")
     words = summary(collect(tmp_path))

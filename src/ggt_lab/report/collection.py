@@ -122,7 +122,7 @@ def collect(folder: Path) -> Collection:
 
 
 def _told_apart(sections: Sequence[Section]) -> tuple[Section, ...]:
-    """The sections, in which the races that tune are told from those of fresh seeds, which decide."""
+    """The sections, in which the races that tune are told from those of fresh seeds, which decide and come first."""
     found = {section.folder: section for section in sections}
     around = [section for section in sections if section.folder.name != FRESH]
     named = sum(len(section.races) for section in around) > 1
@@ -132,7 +132,8 @@ def _told_apart(sections: Sequence[Section]) -> tuple[Section, ...]:
         found[section.folder] = _with_races(section, tuned)
         if beside is not None:
             found[beside.folder] = _with_races(beside, decided)
-    return tuple(found.values())
+    order = {folder: folder.parent if folder.name == FRESH else folder for folder in found}
+    return tuple(found[folder] for folder in sorted(found, key=lambda each: (order[each], each == order[each])))
 
 
 def _with_races(section: Section, races: tuple[Race, ...]) -> Section:
