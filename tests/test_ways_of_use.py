@@ -253,3 +253,12 @@ def test_a_parameter_without_a_shape_has_no_polar_factor_yet():
     with pytest.raises(ValueError, match=r"finish='polar': parameter 0 .* has no shape yet; run the model once before"):
         GGT(lazy.parameters(), finish="polar")
     assert GGT(lazy.parameters()).param_groups[0]["finish"] == "adam"
+
+
+def test_a_model_or_an_optimizer_in_place_of_parameters():
+    model = model_of()
+    for kind in (GGT, Whitening, RMSprop):
+        with pytest.raises(TypeError, match=r"give the parameters of the Sequential, as in model\.parameters\(\)"):
+            kind(model)
+    with pytest.raises(TypeError, match=r"to whiten the AdamW, write whiten\(optimizer\)"):
+        Whitening(torch.optim.AdamW(model.parameters()))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
-__all__ = ["Group", "Member", "State", "check_dense", "common_device", "describe", "warn"]
+__all__ = ["Group", "Member", "State", "check_dense", "common_device", "describe", "not_a_model", "warn"]
 
 Group = dict[str, Any]
 """A param group: its options, and its parameters under "params"."""
@@ -28,6 +28,15 @@ def describe(group: Group, parameter: Tensor, *, shape: bool = True) -> str:
     if not shape or is_lazy(parameter):
         return words
     return f"{words} of shape {tuple(parameter.shape)}" if named else f"{words}, of shape {tuple(parameter.shape)},"
+
+
+def not_a_model(params: Any) -> Any:  # noqa: ANN401 - whatever a user gives for the parameters
+    """What was given, unless it is a model or an optimizer: torch's words for these do not lead on."""
+    if isinstance(params, torch.nn.Module):
+        raise TypeError(f"torch_ggt: give the parameters of the {type(params).__name__}, as in model.parameters()")
+    if isinstance(params, torch.optim.Optimizer):
+        raise TypeError(f"torch_ggt: to whiten the {type(params).__name__}, write whiten(optimizer)")
+    return params
 
 
 def check_dense(group: Group, parameter: Tensor) -> None:

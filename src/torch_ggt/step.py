@@ -27,7 +27,7 @@ from torch_ggt.distributed.columns import Columns, existing_group
 from torch_ggt.finish import finished
 from torch_ggt.memory import check_host_rows
 from torch_ggt.options import OPTIONS, check, check_agreement, check_flag
-from torch_ggt.parameters import Group, warn
+from torch_ggt.parameters import Group, not_a_model, warn
 from torch_ggt.sinks import Gradients, Parameters
 from torch_ggt.state import checks, saved
 from torch_ggt.state.block import Block, nonfinite_message
@@ -188,7 +188,7 @@ class FullMatrixOptimizer(Optimizer):
         self._consolidated: dict[str, Any] | None = None
         defaults = {name: options.get(name, option.default) for name, option in OPTIONS.items()}
         check(defaults)
-        super().__init__(params, {**defaults, checks.FORMAT_KEY: checks.FORMAT_VERSION})
+        super().__init__(not_a_model(params), {**defaults, checks.FORMAT_KEY: checks.FORMAT_VERSION})
 
     def add_param_group(self, param_group: Group) -> None:
         """Add a param group, in mid-run too: its columns start as zeros, which changes nothing for the others."""
