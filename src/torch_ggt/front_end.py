@@ -50,6 +50,7 @@ class FrontEnd:
     def __init__(self, whitening: Any, optimizers: tuple[Optimizer, ...]) -> None:  # noqa: ANN401 - a Whitening
         self.whitening = whitening
         self._optimizers = [weakref.ref(optimizer) for optimizer in optimizers]
+        self._together = optimizers[1:] and optimizers  # one of several would lose its columns with the others
         self.waiting: dict[int, list[tuple[weakref.ref[Tensor], int]]] = {}
         self.loaded: dict[int, dict[str, Any]] = {}
 
@@ -60,6 +61,7 @@ class FrontEnd:
         return tuple(optimizer for optimizer in found if optimizer is not None)
 
     def __getstate__(self) -> dict[str, Any]:
+        self._follow()
         return {"whitening": self.whitening, "optimizers": self.optimizers}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -170,6 +172,7 @@ class FrontEnd:
 
     def after_state_dict(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
         """Put the whitening's state of every parameter beside the optimizer's own, under keys that begin "whiten_"."""
+        self._follow()
         ours = self.whitening.state_dict_of(_parameters(optimizer))
         numbers = {id(p): number for number, p in enumerate(_parameters(self.whitening))}
         state = dict(state_dict["state"])
@@ -269,7 +272,8 @@ def _foreign(state_dict: Any) -> set[Any]:  # noqa: ANN401 - anything that a fil
     try:
         named, state = set(_indices(state_dict["param_groups"])), state_dict["state"]
         ours = {k for k, v in state.items() if isinstance(v, dict) and any(str(key).startswith(PREFIX) for key in v)}
-        return set(state) - named - ours
+        kinds = set(map(type, named))  # a number that no group names is a parameter that was lost
+        return {key for key in set(state) - named - ours if type(key) not in kinds}
     except (AttributeError, KeyError, TypeError):
         return set()  # `check_form` says what is wrong
 

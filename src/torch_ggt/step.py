@@ -309,12 +309,12 @@ class FullMatrixOptimizer(Optimizer):
             groups = self._live.made_with(self.param_groups)
             return saved.snapshot(packed, groups, self._live.columns_of(self.param_groups), chosen)
 
+        self._live.settle(self.param_groups, self.state)
         handle = self.register_state_dict_post_hook(present, prepend=True)  # inside the user's hooks
         try:
-            found: dict[str, Any] = super().state_dict()
+            return super().state_dict()
         finally:
             handle.remove()
-        return found
 
     def consolidate_state_dict(self, to: int = 0) -> None:
         """Put the parts of all ranks together on rank ``to``; every rank must call this.
@@ -371,13 +371,13 @@ class FullMatrixOptimizer(Optimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         # Plain pickle would write the whole flat window once for each view of it.
-        plain: dict[str, Any] = super().__getstate__()
+        self._live.settle(self.param_groups, self.state)
         compact = {
             parameter: {key: value.clone() if isinstance(value, Tensor) else value for key, value in entry.items()}
             for parameter, entry in self.state.items()
         }
-        columns = self._live.columns
-        return {**plain, "state": defaultdict(dict, compact), "part": (columns.rank, columns.ranks)}
+        part = self._live.columns.rank, self._live.columns.ranks
+        return {**super().__getstate__(), "state": defaultdict(dict, compact), "part": part}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         part = state.pop("part", None)
@@ -392,6 +392,7 @@ class FullMatrixOptimizer(Optimizer):
     def __deepcopy__(self, memo: dict[int, Any]) -> "FullMatrixOptimizer":
         twin = type(self).__new__(type(self))
         memo[id(self)] = twin
+        self._live.settle(self.param_groups, self.state)
         # Not through our __getstate__: deepcopy keeps views together, and needs no extra copy of the window.
         twin.__setstate__(copy.deepcopy(super().__getstate__(), memo))
         twin._live = LiveState(self._live.process_group, self.sink)

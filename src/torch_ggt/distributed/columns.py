@@ -207,10 +207,11 @@ Columns = Local
 
 def choose(process_group: Any, parameters: Sequence[Any]) -> Columns:  # noqa: ANN401 - a ProcessGroup or None
     """The columns of these parameters: over the group that was given, over the ranks of DTensors, or all here."""
-    if any(getattr(parameter, "_fsdp_flattened", False) for parameter in parameters):
+    flat = any(getattr(parameter, "_fsdp_flattened", False) for parameter in parameters)
+    if flat and dist.is_initialized() and dist.get_world_size() > 1:
         raise TypeError(
-            "torch_ggt: these parameters are flat shards of FullyShardedDataParallel (FSDP1), which do not say what of "
-            "the model is on which rank. Use fully_shard (FSDP2), or DistributedDataParallel and process_group='world'"
+            "torch_ggt: parameters of FullyShardedDataParallel (FSDP1) do not say what of the model is on which rank. "
+            "Use fully_shard (FSDP2), or DistributedDataParallel with process_group='world'"
         )
     if process_group is not None:
         return Sharded(process_group, split=True)

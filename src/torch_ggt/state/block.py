@@ -18,12 +18,21 @@ from torch_ggt.finish import Finish, resolve
 from torch_ggt.formats import Format, format_of, row_format
 from torch_ggt.layout import ALIGNMENT, Layout
 from torch_ggt.memory import allocate_window, lends_row
-from torch_ggt.parameters import Group, Member, common_device, describe
+from torch_ggt.parameters import Group, Member, State, common_device, describe
 from torch_ggt.rules import RULES
 from torch_ggt.sinks import Gradients, Parameters
 from torch_ggt.window import Window
 
-__all__ = ["MATRIX_KEYS", "Block", "finish_of", "matrix_key", "nonfinite_message", "parameter_keys", "small_shapes"]
+__all__ = [
+    "MATRIX_KEYS",
+    "Block",
+    "finish_of",
+    "hand_over",
+    "matrix_key",
+    "nonfinite_message",
+    "parameter_keys",
+    "small_shapes",
+]
 
 MATRIX_KEYS = ("gram", "decay", "momentum", "position", "count")
 """What a window keeps for each matrix; ``skipped`` is kept beside them."""
@@ -103,6 +112,10 @@ class Block:
         self.how: dict[str, Any] = {}
         self.longest: Tensor | None = None
         self.kept: Tensor | None = None
+
+    def shares(self, members: list[Member]) -> bool:
+        """Whether one of these parameters has columns here."""
+        return not {id(p) for _, p in members}.isdisjoint(id(p) for _, p in self.allotted)
 
     # ---- making ----------------------------------------------------------------------------------------------------
 
@@ -310,6 +323,30 @@ class Block:
     pieces: list[Piece]
     runs: list[tuple[dict[str, Any], int, int]]
     allotted_matrices: list[list[Member]]
+
+
+def hand_over(blocks: list[Block], divided: list[list[Member]], state: State) -> None:
+    """Give what a matrix has once to the first parameter that still has its rows, if its holder is gone.
+
+    The holder is gone if it is no longer in the matrix of that parameter, or if its state was cleared.
+
+    Args:
+        blocks: those whose tensors the state holds.
+        divided: the matrices as the scope divides the parameters now.
+        state: the state.
+    """
+    key = MATRIX_KEYS[0]
+    for block in blocks:
+        entries = {id(p): entry for p, entry in block.entries}
+        holding = {id(entry) for entry, each, _ in block.published if each == key}
+        for index, old in enumerate(block.allotted_matrices if block.allotted else ()):
+            mine = [p for _, p in old if id(p) in entries and state.get(p) is entries[id(p)]]
+            holders = {id(p) for p in mine if id(entries[id(p)]) in holding}
+            for matrix in divided:
+                inside = {id(p) for _, p in matrix}
+                heir = next((p for p in mine if id(p) in inside - holders), None)
+                if heir is not None and not (holders & inside or any(key in state.get(p, {}) for _, p in matrix)):
+                    state[heir].update(block.tensors_of_matrix(index))
 
 
 def nonfinite_message(blocks: list[Block]) -> str:

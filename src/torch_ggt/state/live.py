@@ -19,7 +19,7 @@ from torch_ggt.options import FIXED, OPTIONS, RANKS, check_agreement, check_chan
 from torch_ggt.parameters import Group, Member, State, check_dense, common_device, describe, warn
 from torch_ggt.scopes import matrices
 from torch_ggt.sinks import Gradients, Parameters
-from torch_ggt.state.block import Block
+from torch_ggt.state.block import Block, hand_over
 from torch_ggt.state.rows import integers_here
 from torch_ggt.window import Window
 
@@ -104,6 +104,13 @@ class LiveState:
             self._renew(stale, state, allot=False)
         return [block for block in self.blocks if block.allotted]
 
+    def settle(self, groups: list[Group], state: State) -> None:
+        """Divide anew what parameters have left, before a state is saved. On several ranks the next step does that."""
+        gone = any(p not in state for block in self.blocks for p, _ in block.entries)
+        left = gone or self._spares or _identities(groups) != self._made_for
+        if self.blocks and left and self.columns_of(groups).alone:
+            self.attached(groups, state)
+
     def adopt(self, groups: list[Group], state: State) -> None:
         """Make the blocks hold a state that was just loaded."""
         self._agreed, self._seen = None, []
@@ -113,7 +120,7 @@ class LiveState:
     def follow(self, groups: list[Group]) -> None:
         """Notice options that were changed, and parameters or param groups that were added or replaced."""
         made_for = []
-        for group in groups:
+        for group in groups:  # not by a function: this is in every step
             made_for.append((id(group), *map(id, group["params"])))
         if made_for != self._made_for:
             self._choose_columns(groups)
@@ -137,7 +144,7 @@ class LiveState:
 
     def columns_of(self, groups: list[Group]) -> Columns:
         """The columns of these groups, without a look at their state."""
-        if [(id(group), *map(id, group["params"])) for group in groups] != self._made_for:
+        if _identities(groups) != self._made_for:
             self._choose_columns(groups)
         return self.columns
 
@@ -160,7 +167,7 @@ class LiveState:
             check_agreement(groups)
         if again:
             divided = self._divide(groups)
-            self._spares = [block for block in self.blocks if block.allotted]
+            self._spares += [block for block in self.blocks if block.allotted]
             self.blocks = divided
         self._seen = [{name: group[name] for name in OPTIONS} for group in groups]
         self._made_for = made_for
@@ -187,8 +194,8 @@ class LiveState:
 
         The Gram matrices are compared with the rows, unless they were ``checked``.
         """
-        drafts, divided = list[Block](), bool(self._spares)
-        self._hand_over(state)
+        drafts: list[Block] = []
+        hand_over([*self._spares, *self.blocks], [each for block in self.blocks for each in block.matrices], state)
 
         def claim() -> Claim:
             if problem is not None:
@@ -205,25 +212,18 @@ class LiveState:
         self.columns.agree(claim)
         for draft in drafts:
             if draft.allotted:
+                divided = any(spare.shares(draft.allotted) for spare in self._spares)
                 _fill(draft, state, checked=checked, divided=divided)
         for draft in drafts:  # only now: a failure above leaves the state as it was
             _publish(draft, state)
         renewed = {id(block): draft for block, draft in zip(blocks, drafts, strict=True)}
         self.blocks = [renewed.get(id(block), block) for block in self.blocks]
-        self._spares = []
+        waiting = [block.members for block in self.blocks if not block.allotted]
+        self._spares = [spare for spare in self._spares if any(map(spare.shares, waiting))]
 
-    def _hand_over(self, state: State) -> None:
-        """Give what a matrix has once to its next parameter, where its holder has left or has lost all of its state."""
-        here = {id(p) for block in self.blocks for _, p in block.members}
-        for block in [*self.blocks, *self._spares]:
-            entries = {id(p): entry for p, entry in block.entries}
-            left = {id(p) for p, entry in block.entries if id(p) in here and state.get(p) is entry}
-            for index, matrix in enumerate(block.allotted_matrices if block.allotted else ()):
-                holder = next((id(p) for _, p in matrix if "gram" in entries.get(id(p), ())), None)
-                heir = next((p for _, p in matrix if id(p) in left and "window" in state[p]), None)
-                if heir is not None and holder is not None and holder not in left:
-                    keys = block.tensors_of_matrix(index).keys() & entries[holder].keys()
-                    state[heir] |= {key: entries[holder].pop(key) for key in keys}
+
+def _identities(groups: list[Group]) -> list[tuple[int, ...]]:
+    return [(id(group), *map(id, group["params"])) for group in groups]
 
 
 def _look(block: Block, state: State) -> tuple[bool, bool]:
