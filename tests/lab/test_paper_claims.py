@@ -10,7 +10,7 @@ import torch
 from ggt_lab.data.published_files import DataError
 from ggt_lab.experiments.verdicts import Verdict, read_verdicts, write_verdicts
 from ggt_lab.league.execution import execute
-from ggt_lab.league.paper_claims import CLAIMS, NAMES, judged, replaced_by
+from ggt_lab.league.paper_claims import CLAIMS, DOUBTS, NAMES, Doubt, judged, replaced_by
 from ggt_lab.league.play import Field, missing_data, missing_packages
 from ggt_lab.league.play import play as play_league
 from ggt_lab.league.protocol import PROTOCOL, SMOKE, at_edge, fresh_runs, next_runs, trials_of
@@ -210,18 +210,19 @@ def test_a_claim_holds_or_does_not_hold():
 
 def test_runs_that_are_too_short_decide_nothing():
     falling = {name: [7.0, 6.0, 5.0] for name in NAMES}
-    verdicts = judged(*play("r4", {**falling, "ggt-200": [7.0, 5.5, 4.9]}), {}, doubts={})
+    verdicts = judged(*play("r4", {**falling, "ggt-200": [7.0, 5.5, 4.9]}), {}, doubts=())
     short = of(verdicts, "(until epoch 10 to 30)")
     assert (short.holds, short.n) == (None, 3)
     assert "the runs end before epoch 30" in short.ours
     assert of(verdicts, "at most 1 apart").holds is False
-    assert of(judged(*play("r4", falling), {}, doubts={}), "at most 1 apart").holds is True
-    late = judged(*play("r4", {**falling, "ggt-200": [7.0, 6.5, 4.9]}), {}, doubts={})
+    assert of(judged(*play("r4", falling), {}, doubts=()), "at most 1 apart").holds is True
+    late = judged(*play("r4", {**falling, "ggt-200": [7.0, 6.5, 4.9]}), {}, doubts=())
     assert of(late, "(until epoch 10 to 30)").holds is False  # no lead at first
-    doubtful = judged(*play("r4", falling), {}, doubts={("r4", "R4"): "badly tuned"})
+    doubtful = judged(*play("r4", falling), {}, doubts=[Doubt("r4", "R4", "adam", 1e-3, 0.9, "badly tuned")])
     apart = of(doubtful, "at most 1 apart")
     assert (apart.holds, apart.n, apart.ours.endswith("badly tuned")) == (None, 3, True)
     assert of(doubtful, "best learning rate").holds is True  # what the runs themselves show is not in doubt
+    assert of(judged(*play("r4", falling), {}, doubts=DOUBTS), "at most 1 apart").holds is True  # another choice
     (field, done), (better, more) = play("r4", falling), play("r4-full", falling)
     assert judged(field, {**done, **more}, {}) == []  # the same claims, by trials of full length
     assert of(judged(better, {**done, **more}, {}), "at most 1 apart").holds is True

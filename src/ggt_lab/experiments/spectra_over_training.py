@@ -25,7 +25,7 @@ _AROUND_THOUSAND = (10**2.5, 10**3.5)
 _ENORMOUS = 10**5.5
 _STEADY = 2.0
 _CLEAR = 1.1
-"""The paper sees a surge at the end. Medians of two parts of a run differ by some percent without any trend."""
+"""Medians of two parts of a run differ by some percent without any trend, which decides nothing."""
 
 
 class SpectraOverTraining:
@@ -148,7 +148,12 @@ def _not_run(statement: str, paper: str, name: str, command: str) -> Verdict:
 
 
 def _verdict(
-    statement: str, paper: str, runs: Sequence[Record], shown: Mapping[str, Sequence[float]], holds: bool, command: str
+    statement: str,
+    paper: str,
+    runs: Sequence[Record],
+    shown: Mapping[str, Sequence[float]],
+    holds: bool | None,
+    command: str,
 ) -> Verdict:
     words = ", ".join(f"{what} {statistics.fmean(values):.3g}" for what, values in shown.items())
     diverged = sum(run["status"] != "done" for run in runs)
@@ -187,7 +192,9 @@ def _rises(runs: Mapping[str, Sequence[Record]], command: str) -> Verdict:
         "condition in mid-training": [condition_between(run, 0.25, 0.75) for run in runs["CNN"]],
         "at the end": [condition_between(run, 0.9, 1.0) for run in runs["CNN"]],
     }
-    holds = all(end > _CLEAR * middle for middle, end in zip(*shown.values(), strict=True))
+    growth = [end / middle for middle, end in zip(*shown.values(), strict=True)]
+    unclear = any(1 / _CLEAR < each < _CLEAR for each in growth)
+    holds = None if unclear else all(each > 1 for each in growth)
     return _verdict(statement, paper, runs["CNN"], shown, holds, command)
 
 

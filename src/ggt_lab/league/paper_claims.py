@@ -8,6 +8,7 @@ that nobody was tuned on: the perplexity of the test text stands where the old r
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from ggt_lab.experiments.claim import Claim, Runs
 from ggt_lab.experiments.curve_claims import EarlyLead, FastestAfterDecays
@@ -19,7 +20,7 @@ from ggt_lab.league.play import Field
 from ggt_lab.league.tasks import LeagueTask
 from ggt_lab.runs.results import Record
 
-__all__ = ["BETTER", "CLAIMS", "DOUBTS", "NAMES", "judged", "replaced_by"]
+__all__ = ["BETTER", "CLAIMS", "DOUBTS", "NAMES", "Doubt", "judged", "replaced_by"]
 
 NAMES = {
     **{"ggt-200": "GGT", "adam": "Adam", "adagrad": "AdaGrad", "sgd": "SGD"},
@@ -73,15 +74,34 @@ CLAIMS: Mapping[str, Sequence[Claim]] = {
 }
 """The claims that each task judges."""
 
-DOUBTS: Mapping[tuple[str, str], str] = {
-    ("r4", "R4"): "undecided, because Adam is not well tuned: seven of its eight trials of 884 steps end near the "
-    "frequencies of the words, and an earlier Adam (batches of 20, rate 5e-4, "
-    "records/2026-11-17-ptb-words/batch-20.jsonl) has a validation perplexity of 204 at this step, the tuned one 269",
-    ("lstm-ptb", "GGT ends with a lower test perplexity than Adam"): "undecided, because Adam is not well tuned: its "
-    "trials of 600 steps chose momentum 0.9, as those of AdamW did, whose trials of full length choose 0.8, with a "
-    "test perplexity of 2.54 (one seed)",
-}
-"""Why the runs of a task do not decide a claim, whatever the numbers say: by task, and by a claim or a statement."""
+
+class Doubt(NamedTuple):
+    """Why runs do not decide a claim: what the trials of an entrant chose is badly tuned, as other runs show."""
+
+    task: str
+    what: str
+    """The claim, or one of its statements."""
+    entrant: str
+    lr: float
+    momentum: float
+    """What the trials chose. Runs with another choice are not doubted."""
+    reason: str
+
+
+DOUBTS = (
+    Doubt(
+        *("r4", "R4", "adam", 10**-3.5, 0.8),
+        "undecided, because Adam is not well tuned: seven of its eight trials of 884 steps end near the frequencies of "
+        "the words, and an earlier Adam (batches of 20, rate 5e-4, records/2026-11-17-ptb-words/batch-20.jsonl) has a "
+        "validation perplexity of 204 at this step, the tuned one 269",
+    ),
+    Doubt(
+        *("lstm-ptb", "GGT ends with a lower test perplexity than Adam", "adam", 1e-2, 0.9),
+        "undecided, because Adam is not well tuned: its trials of 600 steps chose momentum 0.9, as those of AdamW did, "
+        "whose trials of full length choose 0.8, with a test perplexity of 2.54 (one seed)",
+    ),
+)
+"""What such runs would decide stays undecided."""
 BETTER = {"r4": "r4-full"}
 """The task that judges the claims of another task once it was played."""
 
@@ -90,7 +110,7 @@ def judged(
     field: Field,
     done: Mapping[str, Record],
     step_seconds: Mapping[tuple[str, str], float],
-    doubts: Mapping[tuple[str, str], str] = DOUBTS,
+    doubts: Sequence[Doubt] = DOUBTS,
 ) -> list[Verdict]:
     """The verdicts on the paper's claims by the tasks of a field on which the paper's GGT has a finished run.
 
@@ -112,11 +132,12 @@ def judged(
         times = _step_times(task, step_seconds)
         claims = [replace(c, times=times) if isinstance(c, FirstInSeconds) else c for c in CLAIMS[task.name]]
         found = [claim.verdict(runs, command) for claim in claims]
-        for (where, what), reason in doubts.items():
-            if where == task.name:
+        for doubt in doubts:
+            cell = cells.get(NAMES[doubt.entrant])
+            if task.name == doubt.task and cell is not None and _chose(cell, doubt):
                 found = [
-                    replace(each, holds=None, ours=f"{each.ours}; {reason}")
-                    if what in (each.claim, each.statement)
+                    replace(each, holds=None, ours=f"{each.ours}; {doubt.reason}")
+                    if doubt.what in (each.claim, each.statement)
                     else each
                     for each in found
                 ]
@@ -201,6 +222,11 @@ def _about_the_runs(claim: str, cells: Sequence[tuple[str, Cell]], runs: Runs, c
             command,
         ),
     ]
+
+
+def _chose(cell: Cell, doubt: Doubt) -> bool:
+    momentum = dict(cell.settings).get("momentum")
+    return cell.status == "done" and math.isclose(cell.lr, doubt.lr, rel_tol=1e-3) and momentum == doubt.momentum
 
 
 def _lost(cell: Cell) -> bool:

@@ -160,23 +160,26 @@ def _nobody(records: Sequence[Record], best: Sequence[Standing], *, fresh: bool,
 
 
 def _cheapest(records: Sequence[Record], best: Sequence[Standing], step_seconds: Mapping[str, float]) -> list[str]:
-    """Which of these optimizers costs least: no window or the smallest one, and then the shortest step."""
+    """Which of these optimizers has the smallest window, and which the shortest step, as far as they differ."""
     rows = {each.optimizer: window_of(each.optimizer) or 0 for each in best}
-    fewest, timed = min(rows.values()), all(each.optimizer in step_seconds for each in best)
-    chosen = [each for each in best if rows[each.optimizer] == fewest]
-    if timed:
-        chosen = [min(chosen, key=lambda each: step_seconds[each.optimizer])]
-    it, has, its = ("it", "has", "its") if len(chosen) == 1 else ("they", "have", "their")
-    reasons = []
-    if fewest < max(rows.values()):
-        reasons.append(f"{it} {has} {'the smallest window' if fewest else 'no window'}")
-    if timed:
-        times = sorted(step_seconds[each.optimizer] for each in best if each not in chosen)
-        others = " to ".join(dict.fromkeys(map(_milliseconds, (times[0], times[-1]))))
-        reasons.append(f"{its} step takes {_milliseconds(step_seconds[chosen[0].optimizer])} (the others: {others})")
-    verb = "is" if len(chosen) == 1 else "are"
-    names = "; ".join(f"{_named(each)} ({_number(records, each)})" for each in chosen)
-    return [f"The cheapest of these {verb} {names}: {', and '.join(reasons)}."] if reasons else []
+    fewest = min(rows.values())
+    small = [each for each in best if rows[each.optimizer] == fewest] if fewest < max(rows.values()) else []
+    timed = all(each.optimizer in step_seconds for each in best)
+    quick = min(best, key=lambda each: step_seconds[each.optimizer]) if timed else None
+    window = "the smallest window" if fewest else "no window"
+    sentences = []
+    if quick is not None:
+        slower = sorted(step_seconds[each.optimizer] for each in best if each != quick)
+        others = " to ".join(dict.fromkeys(map(_milliseconds, (slower[0], slower[-1]))))
+        step = f"the shortest step, {_milliseconds(step_seconds[quick.optimizer])} (the others: {others})"
+        both = f"{window} and {step}" if quick in small else step
+        sentences.append(f"Of these {_named(quick)} ({_number(records, quick)}) has {both}.")
+    if small and quick not in small:
+        have = "has" if len(small) == 1 else "have"
+        sentences.append(
+            f"Of these {'; '.join(f'{_named(e)} ({_number(records, e)})' for e in small)} {have} {window}."
+        )
+    return sentences
 
 
 def _milliseconds(seconds: float) -> str:
