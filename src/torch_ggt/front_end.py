@@ -50,7 +50,8 @@ class FrontEnd:
     def __init__(self, whitening: Any, optimizers: tuple[Optimizer, ...]) -> None:  # noqa: ANN401 - a Whitening
         self.whitening = whitening
         self._optimizers = [weakref.ref(optimizer) for optimizer in optimizers]
-        self._together = optimizers[1:] and optimizers  # one of several would lose its columns with the others
+        # Several that share a window keep each other alive: without one of them its columns would be lost.
+        self._together = optimizers if len(optimizers) > 1 else ()
         self.waiting: dict[int, list[tuple[weakref.ref[Tensor], int]]] = {}
         self.loaded: dict[int, dict[str, Any]] = {}
 
@@ -196,9 +197,8 @@ class FrontEnd:
         if FORMAT_KEY in groups[0]:
             name = type(optimizer).__name__
             raise ValueError(
-                f"whiten: this is the state of a GGT, and {name} cannot go on from it: {name} would take GGT's "
-                "options, and betas[1] = 1 stops Adam and its kin. Load it into a GGT, or start without it. Nothing "
-                "was changed."
+                f"whiten: this is the state of a GGT, and {name} cannot go on from it: GGT's betas[1] = 1 stops Adam and "
+                "its kin. Load it into a GGT, or start without it. Nothing was changed."
             )
         self._follow()
         loaded: dict[str, Any] = {

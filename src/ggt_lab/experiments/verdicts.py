@@ -35,8 +35,8 @@ NOT_RUN = "not run"
 IN_PART = "holds in part"
 """The verdict on a claim of which some statements hold, and others do not or are undecided."""
 KINDS = ("paper", "softer", "beyond the paper", "check")
-"""What a statement is: the paper makes it; the paper makes it without our concession; the paper does not make it; or it
-asks whether our own runs were sound."""
+"""What a statement is: one of the paper; one of the paper with a concession of ours; one that the paper does not make;
+or a check of our own runs."""
 _SOFTER = ("from epoch 2 on", "of 2.45 within", "at least 0.07 lower than Adam")
 _CHECKS = ("every best learning rate lies inside of its grid", "every entrant was run, and no seed diverged")
 _BEYOND = ("not compared", "not stated")

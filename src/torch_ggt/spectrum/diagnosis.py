@@ -5,6 +5,7 @@ gradients without structure.
 """
 
 import math
+import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -253,8 +254,8 @@ def _last_quarter(items: Sequence[Any]) -> Sequence[Any]:
 
 
 def _median(values: Iterable[float]) -> float:
-    known = sorted(value for value in values if not math.isnan(value))
-    return (known[(len(known) - 1) // 2] + known[len(known) // 2]) / 2 if known else math.nan
+    known = [value for value in values if not math.isnan(value)]
+    return statistics.median(known) if known else math.nan
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - any field

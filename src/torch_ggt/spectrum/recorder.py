@@ -135,7 +135,7 @@ class SpectrumRecorder:
         comparisons = [record.compared for record in records if record.compared is not None]
         if records[-1].step != self._steps or records[-1].compared is None:
             comparisons.append(matrix.compare())
-        window, history = matrix.window, matrix.history
+        window, history = matrix.window, _history(matrix.options)
         beta1 = matrix.options["betas"][0] if history == "momentum" else 0.0
         decay = window.decay[newest_first(window)].cpu()
         return diagnose(
@@ -155,14 +155,13 @@ class SpectrumRecorder:
         """
         block = self._largest() if block is None else block
         matrix = self._matrices().get(block)
-        history = self._owner.param_groups[0]["history"] if matrix is None else matrix.history
-        size = self._owner.param_groups[0]["window"] if matrix is None else matrix.options["window"]
+        options = self._owner.param_groups[0] if matrix is None else matrix.options
         chosen = [record for record in self.records if record.block == block]
         found = self.diagnose(block) if self.records else None
         return {
             "label": self._label(block) if label is None else label,
-            "window": size,
-            "history": history,
+            "window": options["window"],
+            "history": _history(options),
             "steps": [record.step for record in chosen],
             "singular_values": [record.singular_values.tolist() for record in chosen],
             "diagnosis": {
@@ -191,7 +190,7 @@ class SpectrumRecorder:
             self._recorded[block] += 1
             wanted = self._diagnose_every is not None and self._recorded[block] % self._diagnose_every == 0
             values, compared = eigenvalues.clamp_min(0).sqrt(), matrix.compare() if wanted else None
-            self.records.append(SpectrumRecord(self._steps, block, matrix.history, values, compared))
+            self.records.append(SpectrumRecord(self._steps, block, _history(matrix.options), values, compared))
 
     def _matrices(self) -> "dict[int, _Matrix]":
         """The full matrices that have a window, by their index in the order of the parameters."""
@@ -228,12 +227,6 @@ class _Matrix:
     options: Group
     parameters: list[Tensor]
     columns: Columns
-
-    @property
-    def history(self) -> str:
-        """What the rows are: "newest" is a rule for whitening, and its rows are gradients."""
-        history: str = self.options["history"]
-        return "gradient" if history == "newest" else history
 
     def compare(self) -> StepComparison:
         options = {name: self.options[name] for name in ("eps", "jitter", "shrinkage")}
@@ -298,6 +291,11 @@ class _GradientWindow(FullMatrixOptimizer):
 
     def _parameters(self) -> list[Tensor]:
         return [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
+
+
+def _history(options: Group) -> str:
+    """What the rows are: "newest" is the rule of whitening, and its rows are gradients."""
+    return "gradient" if options["history"] == "newest" else str(options["history"])
 
 
 def _elements(parameters: list[Tensor]) -> int:
