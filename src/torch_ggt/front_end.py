@@ -197,8 +197,8 @@ class FrontEnd:
         if FORMAT_KEY in groups[0]:
             name = type(optimizer).__name__
             raise ValueError(
-                f"whiten: this is the state of a GGT, and {name} cannot go on from it: GGT's betas[1] = 1 stops Adam and "
-                "its kin. Load it into a GGT, or start without it. Nothing was changed."
+                f"whiten: this is the state of a GGT, and {name} cannot go on from it: GGT's betas[1] = 1 stops Adam "
+                "and its kin. Load it into a GGT, or start without it. Nothing was changed."
             )
         self._follow()
         loaded: dict[str, Any] = {
